@@ -829,7 +829,9 @@ class BadInputTest(modes.EagerTestCase):
         # Some words of Keras' own messages, which code may look for.
         nested = "LossScaleOptimizer cannot wrap another LossScaleOptimizer"
         no_bool = '"dynamic" argument to LossScaleOptimizer.__init__ must be a bool'
-        without_scale = '"initial_scale" must be specified if "dynamic" is False'
+        without_scale = (
+            '"initial_scale" must be specified if "dynamic" is False.*`loss_scale_factor`'
+        )
         no_steps = '"dynamic_growth_steps" must be None if "dynamic" is False'
         cases = [
             (TypeError, "inner_optimizer.*'sgd'", lambda: stable("sgd")),

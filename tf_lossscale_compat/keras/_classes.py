@@ -58,7 +58,8 @@ def _from_stable_arguments(
         if initial_scale is None:
             raise ValueError(
                 'A fixed loss scale has no default, so "initial_scale" must be specified if '
-                '"dynamic" is False, got None.'
+                '"dynamic" is False, got None. Or, on Keras 3 without this class, set '
+                "`loss_scale_factor` of the optimizer."
             )
         if dynamic_growth_steps is not None:
             raise ValueError(
