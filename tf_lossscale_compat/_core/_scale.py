@@ -78,12 +78,9 @@ def variables_of(loss_scale: _types.LossScaleOrManager) -> list[tf.Variable]:
 # A user's methods, and this package's.
 
 
-def overrides(instance: object, cls: object, *names: str) -> bool:
-    """Returns whether `instance` or its class overrides one of these methods of `cls`."""
-    for name in names:
-        if name in vars(instance) or getattr(type(instance), name) is not getattr(cls, name):
-            return True
-    return False
+def overrides(instance: object, cls: type, name: str) -> bool:
+    """Returns whether `instance` or its class overrides this method of `cls`."""
+    return name in vars(instance) or getattr(type(instance), name) is not getattr(cls, name)
 
 
 def is_own(method: Any, instance: object) -> bool:

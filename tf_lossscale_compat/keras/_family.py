@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tf_lossscale_compat._core import _types
 
-# After a call of `scale_loss` `apply_gradients` takes scaled gradients, of another unscaled ones.
+# `apply_gradients` takes scaled gradients after the first was called, unscaled ones after others.
 SCALE_LOSS = "scale_loss"
 GET_SCALED_LOSS = "get_scaled_loss"
 GET_UNSCALED_GRADIENTS = "get_unscaled_gradients"
