@@ -64,8 +64,10 @@ def _of_constructor(app, what, name, obj, options, signature, returns):
     return str(inspect.Signature(plain)), ""
 
 
-def _index(app, docname, source):
+def _sources(app, docname, source):
+    # The guide is a page of the site, which includes it.
     # `<!-- index: one, other -->` has what users search for; code hosts do not show it.
+    source[0] = source[0].replace("](../migration_guide.md", "](migration.md")
     source[0] = re.sub(
         r"<!-- index: (.+) -->\n",
         lambda match: "~~~{index} !" + match[1].replace(", ", ", !") + "\n~~~\n",
@@ -75,5 +77,5 @@ def _index(app, docname, source):
 
 def setup(app):
     """Connects what is done to sources and to signatures."""
-    app.connect("source-read", _index)
+    app.connect("source-read", _sources)
     app.connect("autodoc-process-signature", _of_constructor)

@@ -545,16 +545,12 @@ if TYPE_CHECKING:
         __doc__ = StableLossScaleOptimizerBase.__doc__
         name: str
 
-        @property
-        def inner_optimizer(self) -> Any:
-            """The wrapped optimizer, which sees unscaled gradients.
+        inner_optimizer: Any
+        """The wrapped optimizer, which sees unscaled gradients.
 
-            Set its hyperparameters there, such as `clipnorm`. Its `apply_gradients` passes the loss
-            scale by.
-            """
-
-        @inner_optimizer.setter
-        def inner_optimizer(self, value: Any) -> None: ...
+        Set its hyperparameters there, such as `clipnorm`. Its `apply_gradients` passes the loss
+        scale by.
+        """
 
         @property
         def dynamic_scale(self) -> Any:
@@ -564,27 +560,19 @@ if TYPE_CHECKING:
             Keras 3.
             """
 
-        @property
-        def learning_rate(self) -> Any:
-            """The inner optimizer's learning rate: a variable, a number or a schedule.
+        learning_rate: Any
+        """The inner optimizer's learning rate: a variable, a number or a schedule.
 
-            Schedules follow `iterations`; `count_skipped` of the constructor says if that counts
-            skipped steps.
-            """
+        Schedules follow `iterations`; `count_skipped` of the constructor says if that counts
+        skipped steps.
+        """
 
-        @learning_rate.setter
-        def learning_rate(self, value: Any) -> None: ...
+        iterations: Any
+        """The count of steps, an integer scalar variable.
 
-        @property
-        def iterations(self) -> Any:
-            """The count of steps, an integer scalar variable.
-
-            Skipped steps count in TensorFlow 2.3 to 2.15 and `tf_keras`, or as `count_skipped` of
-            the constructor says.
-            """
-
-        @iterations.setter
-        def iterations(self, value: Any) -> None: ...
+        Skipped steps count in TensorFlow 2.3 to 2.15 and `tf_keras`, or as `count_skipped` of
+        the constructor says.
+        """
 
         @property
         def variables(self) -> Any:
