@@ -64,15 +64,18 @@ def _of_constructor(app, what, name, obj, options, signature, returns):
     return str(inspect.Signature(plain)), ""
 
 
+def _index(match):
+    heading, text, comments = match.groups()
+    # By its own entry, `search.js` finds the heading to which the others belong.
+    entries = [re.sub("[`,]", "", text), *re.findall(r"index: (.+) -->", comments)]
+    return f"{heading}~~~{{index}} !{', '.join(entries).replace(', ', ', !')}\n~~~\n"
+
+
 def _sources(app, docname, source):
     # The guide is a page of the site, which includes it.
+    text = source[0].replace("](../migration_guide.md", "](migration.md")
     # `<!-- index: one, other -->` has what users search for; code hosts do not show it.
-    source[0] = source[0].replace("](../migration_guide.md", "](migration.md")
-    source[0] = re.sub(
-        r"<!-- index: (.+) -->\n",
-        lambda match: "~~~{index} !" + match[1].replace(", ", ", !") + "\n~~~\n",
-        source[0],
-    )
+    source[0] = re.sub(r"(?m)^(#+ (.+)\n\n)((?:<!-- index: .+ -->\n)+)", _index, text)
 
 
 def setup(app):
