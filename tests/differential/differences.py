@@ -205,13 +205,13 @@ ENTRIES = {
         lambda d: d.program["family"] == "scales" and in_step(d) and d.key == "returned",
     ),
     "reciprocal": Entry(
-        "troubleshooting.md",
+        "differences.md",
         "go on with zero gradients. This package skips such a step, so the scale comes down.",
         lambda d: scale_above_2_126(d) and d.theme in ("state", "numbers", "names", "kept"),
     ),
     "sums_of_rows": Entry(
         "differences.md",
-        "Sparse gradients are finite if what they add up to in each row is finite",
+        "Of a sparse gradient with several values for one row, the sum must be finite",
         lambda d: (  # Newer ones test rows before they add them.
             keras_homes.VERSION > (2, 10)
             and any(fault[0] in ("half", "huge") for fault in faults_before(d))

@@ -295,6 +295,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
 
     @loss_scale.setter
     def loss_scale(self, value: NoReturn) -> None:
+        """The loss scale's value; to set it, assign to `dynamic_scale`."""
         _methods.refuse_to_set(self, "loss_scale", value)
 
     def get_config(self) -> dict[str, Any]:
@@ -425,6 +426,7 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
 
     @loss_scale.setter
     def loss_scale(self, value: NoReturn) -> None:
+        """The loss scale, which cannot be exchanged; see `dynamic_scale`."""
         _methods.refuse_to_set(self, "loss_scale", value)
 
     def get_config(self) -> dict[str, Any]:
@@ -542,8 +544,15 @@ def _register(keras: types.ModuleType, cls: type, name: str) -> None:
 if TYPE_CHECKING:
     # What the optimizers of every Keras have, for editors and type checkers.
     class LossScaleOptimizer(StableLossScaleOptimizerBase):
-        __doc__ = StableLossScaleOptimizerBase.__doc__
+        """Wraps a Keras optimizer with a dynamic or fixed loss scale.
+
+        `compile` and `fit` need nothing else. A training step of your own calls `get_scaled_loss`,
+        `get_unscaled_gradients` and `apply_gradients`.
+        """
+
         name: str
+        lr: Any
+        """Keras 1's name of `learning_rate`."""
 
         inner_optimizer: Any
         """The wrapped optimizer, which sees unscaled gradients.
@@ -561,10 +570,10 @@ if TYPE_CHECKING:
             """
 
         learning_rate: Any
-        """The inner optimizer's learning rate: a variable, a number or a schedule.
+        """The inner optimizer's learning rate: a variable or a number.
 
-        Schedules follow `iterations`; `count_skipped` of the constructor says if that counts
-        skipped steps.
+        Of a schedule it is the schedule, or on Keras 3 its present value. Schedules follow
+        `iterations`; `count_skipped` of the constructor says if that counts skipped steps.
         """
 
         iterations: Any
@@ -596,9 +605,8 @@ if TYPE_CHECKING:
             loaded.
             """
 
-    class ExperimentalLossScaleOptimizer(
-        ExperimentalLossScaleOptimizerBase, LossScaleOptimizer
-    ): ...
+    class ExperimentalLossScaleOptimizer(ExperimentalLossScaleOptimizerBase, LossScaleOptimizer):
+        """The class of TensorFlow 2.0 to 2.5: `LossScaleOptimizer(optimizer, loss_scale)`."""
 else:
     LossScaleOptimizer, ExperimentalLossScaleOptimizer = _siblings(_lookup.default_base())
 
