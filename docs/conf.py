@@ -31,6 +31,7 @@ myst_heading_anchors = 4
 autoclass_content = "both"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+add_module_names = False
 # Those of TensorFlow and Keras are written in other markup.
 autodoc_inherit_docstrings = False
 napoleon_numpy_docstring = False
@@ -64,18 +65,20 @@ def _of_constructor(app, what, name, obj, options, signature, returns):
     return str(inspect.Signature(plain)), ""
 
 
-def _index(match):
-    heading, text, comments = match.groups()
-    # By its own entry, `search.js` finds the heading to which the others belong.
-    entries = [re.sub("[`,]", "", text), *re.findall(r"index: (.+) -->", comments)]
-    return f"{heading}~~~{{index}} !{', '.join(entries).replace(', ', ', !')}\n~~~\n"
-
-
 def _sources(app, docname, source):
     # The guide is a page of the site, which includes it.
     text = source[0].replace("](../migration_guide.md", "](migration.md")
-    # `<!-- index: one, other -->` has what users search for; code hosts do not show it.
-    source[0] = re.sub(r"(?m)^(#+ (.+)\n\n)((?:<!-- index: .+ -->\n)+)", _index, text)
+    # Entries of the index, for `search.js`: a heading, what `<!-- index: one, other -->` below it
+    # has, which code hosts do not show, and after a ~ the words of the section.
+    start, *sections = re.split(r"(?m)^(?=#+ .+\n\n<!-- index: )", text)
+    for section in sections:
+        match = re.match(r"(.+\n\n)((?:<!-- .+ -->\n)+)", section)
+        (heading, comments), body = match.groups(), section[match.end() :]
+        words = " ".join(sorted(set(re.findall(r"\w+", re.sub(r"(?ms)^```.*?^```$", "", body)))))
+        entries = [re.sub("[#`,]", "", heading).strip(), *re.findall("index: (.+) -->", comments)]
+        index = ", ".join(entries).replace(", ", ", !")
+        start += f"{heading}~~~{{index}} !{index}, !~ {words}\n~~~\n{body}"
+    source[0] = start
 
 
 def setup(app):

@@ -1,6 +1,6 @@
 // Sphinx finds headings and index entries by the whole query, and pages that have all its words.
-// Here it also finds, on each page, the section whose heading and entries share most with the
-// query. Rare words count most.
+// Here it also finds, on each page, the section that shares most with the query: in its heading and
+// its entries first, then in its text. Rare words count most.
 if (typeof Search !== "undefined") {
   const { alltitles, indexentries, docnames, filenames, titles, terms } = Search._index;
   const stemmer = new Stemmer();
@@ -9,22 +9,29 @@ if (typeof Search !== "undefined") {
     return [...new Set(words.map((word) => stemmer.stemWord(word)))];
   };
   const same = (some, others) => some.join() === others.join();
-  const groups = {}; // conf.py makes one group of a section's entries, with the heading among them.
+  // conf.py makes one group of a section's entries: the heading, those of the page, the text.
+  const groups = {};
   for (const [entry, found] of Object.entries(indexentries))
-    for (const [page, id, isMain] of found)
-      if (isMain) (groups[[page, id]] ||= { page, texts: [] }).texts.push(wordsOf(entry));
+    for (const [page, id, isMain] of found) {
+      if (!isMain) continue;
+      const group = (groups[[page, id]] ||= { page, texts: [], body: [] });
+      if (entry.startsWith("~")) group.body = wordsOf(entry);
+      else group.texts.push(wordsOf(entry));
+    }
   const sections = Object.entries(alltitles).flatMap(([title, found]) =>
     found.map(([page, id]) => {
       const heading = wordsOf(title);
       const ofSection = (group) =>
         group.page === page && group.texts.some((text) => same(text, heading));
-      const { texts } = Object.values(groups).find(ofSection) || { texts: [heading] };
+      const nothing = { texts: [heading], body: [] };
+      const { texts, body } = Object.values(groups).find(ofSection) || nothing;
       const name = titles[page] === title ? title : `${titles[page]} > ${title}`;
       const hit = [docnames[page], name, id ? "#" + id : "", null, 0, filenames[page], "title"];
-      return { texts, words: new Set(texts.flat()), hit };
+      return { texts, body: new Set(body), words: new Set(texts.flat()), hit };
     }),
   );
-  const having = (word) => sections.filter(({ words }) => words.has(word)).length;
+  const has = (word) => (section) => section.words.has(word) || section.body.has(word);
+  const having = (word) => sections.filter(has(word)).length;
   const weigh = (words) =>
     words.reduce((sum, word) => sum + Math.log(1 + sections.length / (1 + having(word))), 0);
   const performSearch = Search._performSearch;
@@ -32,10 +39,11 @@ if (typeof Search !== "undefined") {
     const asked = wordsOf(query).filter((word) => word in terms || having(word));
     const total = weigh(asked);
     const best = {};
-    for (const { texts, words, hit } of sections) {
+    for (const { texts, body, words, hit } of sections) {
       const likeness = (text) =>
         weigh(asked.filter((word) => text.includes(word))) / Math.sqrt(total * weigh(text));
-      const share = weigh(asked.filter((word) => words.has(word))) / total;
+      const said = asked.filter((word) => body.has(word) && !words.has(word));
+      const share = (weigh(asked.filter((word) => words.has(word))) + 0.75 * weigh(said)) / total;
       const score = 20 * (share + Math.max(...texts.map(likeness)));
       if (share && !(best[hit[0]]?.[4] >= score)) best[hit[0]] = Object.assign([...hit], { 4: score });
     }

@@ -557,8 +557,8 @@ if TYPE_CHECKING:
         inner_optimizer: Any
         """The wrapped optimizer, which sees unscaled gradients.
 
-        Set its hyperparameters there, such as `clipnorm`. Its `apply_gradients` passes the loss
-        scale by.
+        Set its hyperparameters there, such as `clipnorm`. Its `apply_gradients` bypasses the
+        loss scale.
         """
 
         @property

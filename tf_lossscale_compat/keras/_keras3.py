@@ -329,7 +329,7 @@ class Keras3Methods(_methods.CommonMethods, _Base):
     def iterations(self) -> Any:
         """The inner optimizer's count of steps, an integer scalar variable.
 
-        Skipped steps count only with `count_skipped=True`.
+        Skipped steps count as `count_skipped` of the constructor says.
         """
         return self.inner_optimizer.iterations
 
