@@ -66,8 +66,10 @@ def _of_constructor(app, what, name, obj, options, signature, returns):
 
 
 def _sources(app, docname, source):
-    # The guide is a page of the site, which includes it.
+    # Pages of the site include these.
     text = source[0].replace("](../migration_guide.md", "](migration.md")
+    text = text.replace("](../README.md#", "](index.md#")
+    text = re.sub(r"\]\((?=[./]+(CHANGELOG|CONTRIBUTING)\.md)", "](path:", text)  # To download.
     # Entries of the index, for `search.js`: a heading, what `<!-- index: one, other -->` below it
     # has, which code hosts do not show, and after a ~ the words of the section.
     start, *sections = re.split(r"(?m)^(?=#+ .+\n\n<!-- index: )", text)

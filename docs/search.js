@@ -5,25 +5,25 @@ if (typeof Search !== "undefined") {
   const { alltitles, indexentries, docnames, filenames, titles, terms } = Search._index;
   const stemmer = new Stemmer();
   const wordsOf = (text) => {
-    const words = splitQuery(text.toLowerCase()).filter((word) => !stopwords.has(word));
+    const all = splitQuery(`${text} ${text.replaceAll("_", " ")}`.toLowerCase());
+    const words = all.filter((word) => !stopwords.has(word));
     return [...new Set(words.map((word) => stemmer.stemWord(word)))];
   };
-  const same = (some, others) => some.join() === others.join();
+  const plain = (text) => splitQuery(text.toLowerCase()).join();
   // conf.py makes one group of a section's entries: the heading, those of the page, the text.
   const groups = {};
   for (const [entry, found] of Object.entries(indexentries))
     for (const [page, id, isMain] of found) {
       if (!isMain) continue;
-      const group = (groups[[page, id]] ||= { page, texts: [], body: [] });
+      const group = (groups[[page, id]] ||= { page, entries: [], texts: [], body: [] });
+      group.entries.push(plain(entry));
       if (entry.startsWith("~")) group.body = wordsOf(entry);
       else group.texts.push(wordsOf(entry));
     }
   const sections = Object.entries(alltitles).flatMap(([title, found]) =>
     found.map(([page, id]) => {
-      const heading = wordsOf(title);
-      const ofSection = (group) =>
-        group.page === page && group.texts.some((text) => same(text, heading));
-      const nothing = { texts: [heading], body: [] };
+      const ofSection = (group) => group.page === page && group.entries.includes(plain(title));
+      const nothing = { texts: [wordsOf(title)], body: [] };
       const { texts, body } = Object.values(groups).find(ofSection) || nothing;
       const name = titles[page] === title ? title : `${titles[page]} > ${title}`;
       const hit = [docnames[page], name, id ? "#" + id : "", null, 0, filenames[page], "title"];

@@ -139,7 +139,7 @@ ENTRIES = {
     ),
     "operations_of_a_step": Entry(
         "from-contrib.md",
-        "has another number of operations than contrib's: mostly fewer, a few more if",
+        "has another number of operations than contrib's, mostly a smaller one",
         lambda d: (
             d.key == "operations"
             and (in_step(d) or (d.action[0] == "gradients" and has_float16(d)))
@@ -153,7 +153,7 @@ ENTRIES = {
     ),
     "names_after_a_step": Entry(
         "from-contrib.md",
-        "has another number of operations than contrib's: mostly fewer, a few more if",
+        "has another number of operations than contrib's, mostly a smaller one",
         lambda d: (
             v1(d)
             and (

@@ -173,7 +173,7 @@ class StepRecord(_tf.Trackable):
 
     @property
     def last_step_finite(self) -> tf.Tensor:
-        """If the last step's gradients were finite, or applied if a user's `update` decided."""
+        """True if the last step's gradients were finite, or a loss scale of yours applied it."""
         last, finite = self._last, self._finite_steps
         return _graphs.once_per_graph(finite, lambda: tf.not_equal(tf.identity(last)[0], finite))
 
@@ -217,7 +217,7 @@ class StepRecord(_tf.Trackable):
     def check(
         self, max_consecutive_skips: _types.Integer | None = None, session: Any = None
     ) -> None:
-        """Raises a LossScaleError if so many steps in a row were skipped, None for the record's."""
+        """Raises a LossScaleError if so many steps in a row were skipped; None is the record's."""
         limit = _arguments.max_consecutive_skips(max_consecutive_skips)
         limit = limit or self.max_consecutive_skips
         if limit is None:

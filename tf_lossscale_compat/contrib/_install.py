@@ -12,7 +12,7 @@ def install_contrib() -> bool:
     """Makes `tf.contrib.mixed_precision` importable, for libraries that cannot be changed.
 
     Returns:
-      Whether `tf.contrib` is this package's: False if there is another, which is not changed.
+      True if `tf.contrib` is now this package's, False if there is another, which stays.
     """
     if hasattr(_tf.tf, "contrib") or "tensorflow.contrib" in sys.modules:
         return sys.modules.get("tensorflow.contrib") is contrib

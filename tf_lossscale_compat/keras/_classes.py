@@ -254,8 +254,8 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
             doubles; None for 2000.
           loss_scale: instead of these three, an argument of the experimental class; or None.
           name: str, the optimizer's name, or None.
-          count_skipped: bool, `iterations`, on which schedules depend, counts skipped steps; None
-            for True in TensorFlow 2.3 to 2.15 and `tf_keras`, else False, as Keras' own class does.
+          count_skipped: bool, True if `iterations`, which schedules follow, counts skipped steps;
+            None for True in TensorFlow 2.3 to 2.15 and `tf_keras`, else False, as Keras does.
           agree: function of a scalar bool tensor that returns its AND over all processes that train
             together without `tf.distribute`; a step calls it once. None for a single process, and
             around Horovod's optimizer, whose processes then agree. Configs cannot hold it: set the
@@ -547,7 +547,8 @@ if TYPE_CHECKING:
         """Wraps a Keras optimizer with a dynamic or fixed loss scale.
 
         `compile` and `fit` need nothing else. A training step of your own calls `get_scaled_loss`,
-        `get_unscaled_gradients` and `apply_gradients`.
+        `get_unscaled_gradients` and `apply_gradients`. On Keras 3 `count_skipped=True` keeps the
+        pace of schedules.
         """
 
         name: str

@@ -149,7 +149,7 @@ class CommonMethods(_KerasBase):
     def dynamic_counter(self) -> tf.Variable | None:
         """Counts finite steps since the scale last grew or a step was not finite.
 
-        An int64 scalar variable, int32 of a manager, or None.
+        A scalar variable, int64, or int32 with a manager; None with a fixed scale.
         """
         return getattr(self._loss_scale, "good_steps", None)
 
