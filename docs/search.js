@@ -15,28 +15,30 @@ if (typeof Search !== "undefined") {
   for (const [entry, found] of Object.entries(indexentries))
     for (const [page, id, isMain] of found) {
       if (!isMain) continue;
-      const group = (groups[[page, id]] ||= { page, entries: [], texts: [], body: [] });
-      group.entries.push(plain(entry));
+      const group = (groups[[page, id]] ||= { page, entries: [], body: [] });
       if (entry.startsWith("~")) group.body = wordsOf(entry);
-      else group.texts.push(wordsOf(entry));
+      else group.entries.push(entry);
     }
   const sections = Object.entries(alltitles).flatMap(([title, found]) =>
     found.map(([page, id]) => {
-      const ofSection = (group) => group.page === page && group.entries.includes(plain(title));
-      const nothing = { texts: [wordsOf(title)], body: [] };
-      const { texts, body } = Object.values(groups).find(ofSection) || nothing;
+      const ofSection = (group) =>
+        group.page === page && group.entries.some((entry) => plain(entry) === plain(title));
+      const nothing = { entries: [title], body: [] };
+      const { entries, body } = Object.values(groups).find(ofSection) || nothing;
+      const texts = entries.map(wordsOf);
       const name = titles[page] === title ? title : `${titles[page]} > ${title}`;
       const hit = [docnames[page], name, id ? "#" + id : "", null, 0, filenames[page], "title"];
       return { texts, body: new Set(body), words: new Set(texts.flat()), hit };
     }),
   );
-  const has = (word) => (section) => section.words.has(word) || section.body.has(word);
-  const having = (word) => sections.filter(has(word)).length;
-  const weigh = (words) =>
-    words.reduce((sum, word) => sum + Math.log(1 + sections.length / (1 + having(word))), 0);
+  const counts = new Map(); // In how many sections each word is.
+  for (const { words, body } of sections)
+    for (const word of new Set([...words, ...body])) counts.set(word, (counts.get(word) || 0) + 1);
+  const weight = (word) => Math.log(1 + sections.length / (1 + (counts.get(word) || 0)));
+  const weigh = (words) => words.reduce((sum, word) => sum + weight(word), 0);
   const performSearch = Search._performSearch;
   Search._performSearch = (query, ...others) => {
-    const asked = wordsOf(query).filter((word) => word in terms || having(word));
+    const asked = wordsOf(query).filter((word) => word in terms || counts.has(word));
     const total = weigh(asked);
     const best = {};
     for (const { texts, body, words, hit } of sections) {
