@@ -124,7 +124,7 @@ ENTRIES = {
     ),
     "dtypes_of_keras_2_0": Entry(
         "differences.md",
-        "| losses and gradients of other dtypes than float32, 2.0 | an error | taken |",
+        "losses and gradients of other dtypes than float32 in 2.0",
         lambda d: (
             d.program["family"] == "v2 experimental"
             and keras_homes.VERSION == (2, 0)
@@ -164,7 +164,7 @@ ENTRIES = {
     ),
     "made_in_a_skipped_step": Entry(
         "differences.md",
-        "| makes them in the first step, also if it is skipped; trains |",
+        "| makes their variables in the first applied step | in the first step |",
         lambda d: (
             keras_homes.VERSION < (2, 11)
             and d.program["family"] == "current stable"
@@ -174,7 +174,7 @@ ENTRIES = {
     ),
     "averages_of_2_10": Entry(
         "differences.md",
-        "step that is applied; fails in `fit` with `use_ema=True` |",
+        "`use_ema=True` in `fit` of 2.9 and 2.10",
         lambda d: (
             d.program["family"] == "current stable"
             and original_failed(d, "AttributeError")
@@ -233,7 +233,7 @@ ENTRIES = {
     ),
     "both_ways": Entry(
         "differences.md",
-        "one optimizer for `fit` and for a step that calls `get_unscaled_gradients` |",
+        "one optimizer for `fit` and for a step that calls `get_unscaled_gradients`",
         lambda d: (
             keras3(d)
             and (d.key, d.original, d.package) == ("error", None, "ValueError")
@@ -247,7 +247,7 @@ ENTRIES = {
     ),
     "lowered_period_of_keras_3": Entry(
         "differences.md",
-        "| you lower `dynamic_growth_steps` to the count of finite steps so far, or below it",
+        "| you lower `dynamic_growth_steps` below the count of finite steps so far",
         lambda d: (
             keras3(d)
             and d.theme == "state"
@@ -259,7 +259,7 @@ ENTRIES = {
     ),
     "accumulated_float16_of_keras_3": Entry(
         "differences.md",
-        "| `gradient_accumulation_steps` with float16 variables | InvalidArgumentError |",
+        "`gradient_accumulation_steps` with float16 variables in a step that calls",
         lambda d: (
             keras3(d)
             and original_failed(d, "InvalidArgumentError")
