@@ -86,7 +86,8 @@ def missing(module: str, name: str) -> Exception:
         message += f". Write: from {home} import {name}."
     elif "keras" in public or "policy" in name.lower():
         home = f"tf.keras.{public.replace('keras', '').strip('.')}".replace(".experimental", "")
-        message += f". All but loss scaling stays in Keras, in {home.rstrip('.')}."
+        new = ", from 2.4 on as set_global_policy" * (name == "set_policy")
+        message += f". All but loss scaling stays in Keras, in {home.rstrip('.')}{new}."
     else:  # It may be a submodule, which is imported after an AttributeError.
         return AttributeError(message)
     imports = sys._getframe(2).f_code.co_name == "_handle_fromlist"

@@ -547,8 +547,9 @@ if TYPE_CHECKING:
         """Wraps a Keras optimizer with a dynamic or fixed loss scale.
 
         `compile` and `fit` need nothing else. A training step of your own calls `get_scaled_loss`,
-        `get_unscaled_gradients` and `apply_gradients`. On Keras 3 `count_skipped=True` keeps the
-        pace of schedules.
+        `get_unscaled_gradients` and `apply_gradients`. The scale starts at `initial_scale`, 2**15,
+        and doubles after `dynamic_growth_steps`, 2000; `dynamic=False` keeps it. On Keras 3
+        `count_skipped=True` keeps the pace of schedules.
         """
 
         name: str

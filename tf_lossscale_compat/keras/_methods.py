@@ -113,6 +113,7 @@ class CommonMethods(_KerasBase):
 
     @agree.setter
     def agree(self, agree: _types.Agree | None) -> None:
+        """Sets the function through which all processes agree, or None."""
         self._tflsc.agreement = _agreement.resolve(agree, self._optimizer, self._loss_scale)
         self._tflsc.options.pop("agree", None)
         if agree is not None:
@@ -264,9 +265,9 @@ class CommonMethods(_KerasBase):
             `experimental_aggregate_gradients`, the opposite of `skip_gradients_aggregation`.
 
         Returns:
-          The inner optimizer's `iterations` on Keras 3; an operation of an `OptimizerV2` in a
-          graph; of an optimizer new in TensorFlow 2.11 the `iterations`, a tensor, in a graph where
-          Horovod accumulates gradients; else None.
+          On Keras 3 the inner optimizer's `iterations`. Before it None, but in a graph an
+          `OptimizerV2` returns an operation, and another one in which Horovod accumulates gradients
+          the `iterations`, a tensor.
 
         Raises:
           ValueError: called in a cross-replica context; no variable has a gradient; or `scaled` is
