@@ -164,7 +164,7 @@ ENTRIES = {
     ),
     "made_in_a_skipped_step": Entry(
         "differences.md",
-        "| makes their variables in the first applied step | in the first step |",
+        "| makes their variables in the first step that is applied | in the first step |",
         lambda d: (
             keras_homes.VERSION < (2, 11)
             and d.program["family"] == "current stable"

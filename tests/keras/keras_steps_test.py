@@ -846,7 +846,7 @@ class BadInputTest(modes.EagerTestCase):
             ),
             (TypeError, f"^inner_optimizer.*{nested}", lambda: stable(stable(inner()))),
             (TypeError, f"^optimizer.*{nested}", lambda: old(home.wrapped_in_own(inner()), 8)),
-            (TypeError, f"{no_bool}, but got: 'no'.$", lambda: stable(inner(), "no")),
+            (TypeError, f"{no_bool}, but got: 'no'.*loss_scale=.$", lambda: stable(inner(), "no")),
             (
                 TypeError,
                 f"{no_bool}, but got: 1024.*fixed.*dynamic=False, initial_scale=1024"

@@ -191,7 +191,9 @@ class PublicApiTest(parameterized.TestCase):
     def test_apply_gradients_says_what_scaled_is(self):
         public = importlib.import_module(f"{PACKAGE}.keras.mixed_precision").LossScaleOptimizer
         for home in keras_homes.available():
-            self.assertIn("scaled: bool,", type(public(home.SGD(0.1))).apply_gradients.__doc__)
+            cls = type(public(home.SGD(0.1)))
+            self.assertIn("scaled: bool,", cls.apply_gradients.__doc__)
+            self.assertIn("of at least float32 on Keras 3", cls.scale_loss.__doc__)
 
     def test_the_reference_names_the_modules(self):
         text = (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8")

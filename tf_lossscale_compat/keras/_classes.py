@@ -46,6 +46,7 @@ def _from_stable_arguments(
         message = (
             'A loss scale is dynamic or fixed, so the "dynamic" argument to '
             f"LossScaleOptimizer.__init__ must be a bool, but got: {dynamic!r}."
+            " A LossScale or LossScaleManager goes into loss_scale=."
         )
         if isinstance(dynamic, numbers.Real):
             # In Keras 3's own class, the second argument is the initial scale.
@@ -247,12 +248,13 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         Args:
           inner_optimizer: Keras optimizer.
           dynamic: bool, the scale doubles after a number of finite steps, and halves after a step
-            that is not finite, down to 1.
+            that is not finite, down to 1. If False, such steps are applied, too.
           initial_scale: real number, the scale at the start; None for 2**15. If `dynamic` is False,
             it is the fixed scale, must be at least 1 and must not be None.
           dynamic_growth_steps: int, the number of finite steps in a row after which the scale
             doubles; None for 2000.
-          loss_scale: instead of these three, an argument of the experimental class; or None.
+          loss_scale: instead of these three, an argument of the experimental class, such as
+            `FixedLossScale(1024, skip_nonfinite=True)`, which skips such steps; or None.
           name: str, the optimizer's name, or None.
           count_skipped: bool, True if `iterations`, which schedules follow, counts skipped steps;
             None for True in TensorFlow 2.3 to 2.15 and `tf_keras`, else False, as Keras does.

@@ -68,7 +68,8 @@ class CommonMethods(_KerasBase):
         super().__init_subclass__(**kwargs)
         family = getattr(cls, "_tflsc_family", None)
         if family is None:  # The methods of one kind of Keras.
-            cls.apply_gradients.__doc__ = CommonMethods.apply_gradients.__doc__
+            for name in ("apply_gradients", "scale_loss"):
+                getattr(cls, name).__doc__ = getattr(CommonMethods, name).__doc__
             return
         # Keras' own class lacks some of these methods in some versions.
         names = tuple(name for name in family.forbidden_overrides if hasattr(family.original, name))
@@ -265,9 +266,8 @@ class CommonMethods(_KerasBase):
             `experimental_aggregate_gradients`, the opposite of `skip_gradients_aggregation`.
 
         Returns:
-          On Keras 3 the inner optimizer's `iterations`. Before it None, but in a graph an
-          `OptimizerV2` returns an operation, and another one in which Horovod accumulates gradients
-          the `iterations`, a tensor.
+          On Keras 3 the inner optimizer's `iterations`. Before it, in a graph: an operation of an
+          `OptimizerV2`; the `iterations`, a tensor, if Horovod accumulates gradients. Else None.
 
         Raises:
           ValueError: called in a cross-replica context; no variable has a gradient; or `scaled` is
