@@ -91,6 +91,25 @@ def named(of_docs):
     ]
 
 
+# Two inputs and a smaller last batch on two replicas: what `fit` shows needs both counts.
+STEPS_SHOW_WHAT_KERAS_SHOWS = """
+import numpy as np, tensorflow as tf
+from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
+devices = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+class Model(tf.keras.Model):
+{}
+x, y, shown = [0.1 * np.eye(6)] * 2, 0.1 * np.ones([6, 1]), []
+for cls in (Model, tf.keras.Model):
+    with tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"]).scope():
+        inputs = [tf.keras.Input((6,)) for _ in x]
+        model = cls(inputs, tf.keras.layers.Dense(1, kernel_initializer="ones")(sum(inputs)))
+        model.compile(LossScaleOptimizer(tf.keras.optimizers.SGD()), "mse", metrics=["mae"])
+    shown.append(model.fit(x, y, 4, validation_data=(x, y), verbose=0).history)
+assert all(np.allclose(shown[0][name], shown[1][name]) for name in shown[1]), shown
+"""
+
+
 class BlocksTest(parameterized.TestCase):
     @parameterized.named_parameters(named(of_docs=False))
     def test_python(self, versions, source):
@@ -114,6 +133,11 @@ class BlocksTest(parameterized.TestCase):
                 shutil.copytree(DATA, os.path.join(folder, "recorded"))
             status, _, errors = forks.run([program], environment, folder, SECONDS_PER_BLOCK)
         self.assertEqual(status, 0, errors)
+
+    def test_steps_of_the_diff_for_keras(self):
+        diff = TEXTS["docs/keras.md"].partition("```diff\n")[2].partition("\n-optimizer")[0]
+        steps = [line[1:] for line in diff.split("\n")[3:] if not line.startswith("-")]
+        self.run_program(">=2.18", STEPS_SHOW_WHAT_KERAS_SHOWS.format("\n".join(steps)))
 
     def test_every_fence_is_read(self):
         for document, text in TEXTS.items():
