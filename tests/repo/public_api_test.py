@@ -221,8 +221,8 @@ class MissingNamesTest(parameterized.TestCase):
     )
     def test_says_where_it_is(self, module, name):
         module = importlib.import_module(PACKAGE + module)
-        new = "as set_global_policy." * (name == "set_policy")
-        cures = ("stays in Keras, in tf.keras.mixed_precision", new)
+        new = ", from 2.4 on as set_global_policy" * (name == "set_policy")
+        cures = (f"stays in Keras, in tf.keras.mixed_precision{new}.",)
         if name.endswith("Optimizer"):
             homes = "keras.mixed_precision.LossScale", "contrib.mixed_precision.Lo"
             cures = tuple(f"{PACKAGE}.{home}" for home in homes)
