@@ -483,7 +483,7 @@ class KerasTest(modes.EagerTestCase):
         opt = LossScaleOptimizer(home.SGD(0.125), initial_scale=8.0)
         record = StepRecord(opt)
         for other in (*keras_homes.copies(opt), type(opt).from_config(opt.get_config())):
-            other.apply_gradients([(tf.constant(1.0), home.variable(1.0))])
+            other.apply([tf.constant(1.0)], [home.variable(1.0)])
             self.assertEqual(int(record.steps), 0)
 
 

@@ -804,7 +804,7 @@ class AssignedTest(modes.EagerTestCase):
             return opt
 
         opt = make()
-        opt.apply_gradients([(tf.constant(1.0), tf.Variable(1.0))])
+        opt.apply([tf.constant(1.0)], [tf.Variable(1.0)])
         opt._loss_scale.current_loss_scale.assign(32.0)
         scales = [float(home.numpy(v)) for v in home.variables(opt) if v.shape == ()]
         self.assertEqual(32.0 in scales, home.kind == "keras3")

@@ -103,7 +103,7 @@ class ContextTest(tf.test.TestCase, parameterized.TestCase):
 
         @tf.function(autograph=False)
         def step():
-            replicas.run(strategy, lambda: opt.apply_gradients([(tf.constant(SCALE), weight)]))
+            replicas.run(strategy, lambda: opt.apply([tf.constant(SCALE)], [weight]))
 
         if name == "mirrored_2" and inner == "Adam" and not home.before(3, 5):
             with self.assertRaisesRegex(ValueError, r"Call optimizer\.build\(.*strategy.scope"):

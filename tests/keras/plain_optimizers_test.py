@@ -161,11 +161,11 @@ class PlainOptimizersTest(modes.EagerTestCase):
             self.skipTest("there it is a list")
         variable = home.variable(1.0)
         opt = KINDS[kind](home.SGD(0.5, momentum=0.5))
-        moved = []
+        moved, said = [], {} if kind == "plain" else {"scaled": True}
         for _ in range(2):
             variable.assign(1.0)
             for _ in range(2):
-                opt.apply_gradients([(tf.constant(8.0), variable)])
+                opt.apply_gradients([(tf.constant(8.0), variable)], **said)
             moved.append(number(variable))
             for each in opt.variables():
                 each.assign(np.zeros(each.shape))
@@ -179,7 +179,7 @@ class PlainOptimizersTest(modes.EagerTestCase):
     @keras_homes.each(kind="keras3")
     def test_variables_called_leave_out_the_product_of_a_nadam(self, home):
         variable, opt = home.variable(1.0), KINDS["dynamic"](home.Nadam(0.5))
-        opt.apply_gradients([(tf.constant(8.0), variable)])
+        opt.apply([tf.constant(8.0)], [variable])
         self.assertEqual([np.shape(each) for each in opt.variables()], [()] * 3)
         product = {id(opt.inner_optimizer._u_product)}
         self.assertTrue(product.isdisjoint(map(id, opt.variables())))

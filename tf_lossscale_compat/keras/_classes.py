@@ -198,7 +198,9 @@ def _construct(
         loss_scale = _from_stable_arguments(**arguments)
     family.check_loss_scale(loss_scale)
     agreement = _agreement.resolve(options["agree"], optimizer, loss_scale)
-    data = _family.KerasData(_family.ScaledRule(family.scaled_by_default))
+    # The experimental class had no Keras 3: programs with it pass unscaled gradients.
+    rule = _family.ScaledRule(must_be_asked=family.takes_scaled and not family.experimental)
+    data = _family.KerasData(rule)
     # Without a `__setattr__`, so that checkpoints have only one name for each of these.
     owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
     options["name"] = family.init_base_class(owner, options["name"])

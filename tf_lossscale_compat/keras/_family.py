@@ -56,11 +56,13 @@ _NONE_CALLED = (
     f"get_unscaled_gradients ever was, so nothing was scaled. Write {_STEP_EXAMPLE}. If you want "
     "no scaling, write apply_gradients(..., scaled=False), which ends this warning."
 )
-_NONE_CALLED_KERAS_3 = (
-    "apply_gradients of this optimizer was called, but none of scale_loss, get_scaled_loss and "
-    "get_unscaled_gradients ever was. The gradients are divided by the loss scale, as Keras 3 "
-    "always does. If the loss was not scaled, write apply_gradients(..., scaled=False). If it was, "
-    "write scaled=True, which ends this warning."
+_NEVER_ASKED = (
+    "apply_gradients cannot tell whether the gradients are scaled: none of scale_loss, "
+    "get_scaled_loss and get_unscaled_gradients of this optimizer was ever called. If another "
+    "optimizer or the program scaled the loss, write apply_gradients(..., scaled=True), which "
+    "divides the gradients by the loss scale. If nothing did, write scaled=False, which applies "
+    "them as they are, or use the inner optimizer without this class. To make slots, call "
+    "build(variables) instead."
 )
 _DIVIDED_TWICE = (
     "get_unscaled_gradients of this optimizer was called, but apply takes scaled gradients and "
@@ -74,18 +76,20 @@ class ScaledRule:
 
     Keras 3's own steps pass scaled gradients to it, and other steps unscaled ones. The caller says
     which. If the caller does not, the rule goes by which methods were ever called on this
-    optimizer: not by their order, place or thread. A call that comes too late for a function that
-    was traced by the rule is an error. `apply` needs no rule, and its calls are not recorded. Those
-    of `minimize` are recorded if methods of a subclass see its gradients, which are then unscaled.
-    If the rule has two answers, gradients are recognized as unscaled if they are the objects that
-    this optimizer unscaled after the first `scale_loss`.
+    optimizer: not by their order, place or thread. If none was, the gradients are unscaled; but of
+    an optimizer that `must_be_asked` this is an error, as there programs of both kinds exist. A
+    call that comes too late for a function that was traced by the rule is an error. `apply` needs
+    no rule, and its calls are not recorded. Those of `minimize` are recorded if methods of a
+    subclass see its gradients, which are then unscaled. If the rule has two answers, gradients are
+    recognized as unscaled if they are the objects that this optimizer unscaled after the first
+    `scale_loss`.
 
     Attributes:
       called_methods: set of str, the recorded methods that were ever called.
     """
 
-    def __init__(self, scaled_by_default: bool) -> None:
-        self._scaled_by_default = scaled_by_default
+    def __init__(self, must_be_asked: bool) -> None:
+        self._must_be_asked = must_be_asked
         self.called_methods: set[str] = set()
         self._traced = False  # True once a function or graph follows the rule for good.
         self._warned: set[str] = set()
@@ -96,8 +100,6 @@ class ScaledRule:
 
     def _answer_after(self, methods: set[str]) -> bool | None:
         """Returns the rule's answer after calls of these methods; None if it has two answers."""
-        if not methods:
-            return self._scaled_by_default
         return None if len(methods) > 1 and SCALE_LOSS in methods else SCALE_LOSS in methods
 
     @_autograph.do_not_convert
@@ -129,7 +131,7 @@ class ScaledRule:
     def decide(self, scaled: Any, pairs: list[_types.Pair]) -> bool:
         """Returns whether the gradients of these pairs are scaled; `scaled` is the caller's.
 
-        Raises a ValueError if the rule has two answers and the gradients are not known to be
+        Raises a ValueError if the rule has no answer, or two and the gradients are not known to be
         unscaled. Warns once for each optimizer if only one of two methods that belong together was
         ever called, or none.
         """
@@ -137,6 +139,8 @@ class ScaledRule:
             return scaled
         if scaled is not None:
             _arguments.flag("scaled", scaled, or_none=True)  # Raises the error.
+        if self._must_be_asked and not self.called_methods:
+            raise ValueError(_NEVER_ASKED)
         answer = self._answer_after(self.called_methods)
         if answer is None and self.are_remembered(pairs):
             return False
@@ -151,9 +155,7 @@ class ScaledRule:
             )
         if not tf.executing_eagerly():
             self._traced = True
-        if answer and not self.called_methods:
-            self.warn_once(_NONE_CALLED_KERAS_3)
-        elif not self.called_methods and _tf.at_least(2, 4):
+        if not self.called_methods and _tf.at_least(2, 4):
             self.warn_once(_NONE_CALLED)
         elif self.called_methods == {GET_UNSCALED_GRADIENTS}:
             self.warn_once(_ONE_CALLED.format(GET_UNSCALED_GRADIENTS, GET_SCALED_LOSS, "too small"))
@@ -229,8 +231,8 @@ class KerasFamily:
     config_says_dynamic = True
     # True if copies of that Keras' optimizers, also of its own loss-scale class, have no state.
     copies_lose_state = False
-    # True if that Keras' `apply_gradients` takes scaled gradients; see `ScaledRule`.
-    scaled_by_default = False
+    # True if `apply_gradients` of that Keras' own class takes scaled gradients; see `ScaledRule`.
+    takes_scaled = False
     # True if that Keras' own loss-scale optimizer counts skipped steps as iterations.
     counts_skipped_by_default = True
     # True if that Keras' own class updates the loss scale before the conditional of a graph.
@@ -393,7 +395,7 @@ class KerasFamily:
         # A subclass's method may not take `scaled`, or take it and not pass it on. Before Keras 3
         # no optimizer takes `scaled`, and a subclass may pass all arguments to the inner optimizer.
         takes_scaled = not overridden or (
-            self.scaled_by_default and takes_argument(owner.apply_gradients, "scaled")
+            self.takes_scaled and takes_argument(owner.apply_gradients, "scaled")
         )
         return pairs, {"scaled": scaled} if takes_scaled else {}
 

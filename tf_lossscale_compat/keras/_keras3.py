@@ -77,7 +77,7 @@ class Keras3Family(_family.KerasFamily):
         "_unscale_grads",
         "check_finite",
     )
-    scaled_by_default = True
+    takes_scaled = True
     counts_skipped_by_default = False
     copies_lose_state = True
     config_says_dynamic = False  # All of Keras' own class are dynamic, and it refuses the entry.

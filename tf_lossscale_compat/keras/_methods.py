@@ -260,8 +260,8 @@ class CommonMethods(_KerasBase):
           scaled: bool, the step divides the gradients by the loss scale. If it is None, the methods
             decide that were ever called: True after `scale_loss`, which `fit` of Keras 3 calls;
             False after `get_scaled_loss` or `get_unscaled_gradients`, and after other methods that
-            unscale, such as `compute_gradients`. If none was called, it is True on Keras 3, else
-            False.
+            unscale, such as `compute_gradients`. If none was called, it is False, but an error of
+            the stable class on Keras 3.
           **kwargs: none on Keras 3; before it, passed to the inner optimizer, but for
             `experimental_aggregate_gradients`, the opposite of `skip_gradients_aggregation`.
 
@@ -271,7 +271,7 @@ class CommonMethods(_KerasBase):
 
         Raises:
           ValueError: called in a cross-replica context; no variable has a gradient; or `scaled` is
-            None, and both `scale_loss` and a method that unscales were called.
+            None, and both `scale_loss` and a method that unscales were called, or on Keras 3 none.
         """
         raise NotImplementedError
 
