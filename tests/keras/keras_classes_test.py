@@ -1,5 +1,6 @@
 """The Keras wrappers as classes: families, subclasses, copies, configs, owners of loss scales."""
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -677,6 +678,39 @@ class HyperparametersTest(modes.EagerTestCase):
             else:
                 expected = name != "epsilon"
             self.assertEqual(reaches, expected, name)
+
+    @keras_homes.each(("SGD", "Adam", "Ftrl"))
+    def test_setting_makes_no_variable(self, home, inner):
+        """But for a rate, whose old value Keras' own class reads in some versions."""
+
+        def made_by_setting(opt, name):
+            made = []
+
+            def create(make, **options):
+                made.append(make(**options))
+                return made[-1]
+
+            with tf.variable_creator_scope(create), contextlib.suppress(AttributeError):
+                setattr(opt, name, 0.25)
+            return len(made)
+
+        make = getattr(home, inner)
+        others = {"momentum", "clipnorm", "epsilon", "another"} | set(getattr(make(), "_hyper", ()))
+        for name in sorted(others - {"learning_rate"}):
+            self.assertEqual(made_by_setting(Stable(make()), name), 0, name)
+        own = made_by_setting(home.wrapped_in_own(make()), "learning_rate")
+        self.assertEqual(made_by_setting(Stable(make()), "learning_rate"), own)
+
+    @keras_homes.each(("variable", "function"), kind="v2", since=(2, 4))
+    def test_a_hyperparameter_may_be_a_variable_or_a_function(self, home, kind):
+        """The former is the workaround of TensorFlow issue 33150, the latter warms one up."""
+        weight, momentum = tf.Variable(1.0), tf.Variable(0.5)
+        opt = Stable(home.SGD(0.125, momentum=0.25))
+        opt.momentum = momentum if kind == "variable" else lambda: momentum + 0.0
+        for expected in (0.875, 0.75):
+            opt.apply_gradients([(tf.constant(1.0), weight)], scaled=False)
+            self.assertEqual(number(weight), expected)
+            momentum.assign(0.0)
 
     @keras_homes.each()
     def test_excluded_from_weight_decay(self, home):

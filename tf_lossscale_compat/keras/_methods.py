@@ -318,16 +318,25 @@ def _record_calls(name: str, method: Any) -> Callable[..., Any]:
 def _check_has_effect(owner: CommonMethods, name: str, value: Any) -> None:
     """Raises an AttributeError if a hyperparameter of the wrapper has no effect."""
     inner = owner._optimizer
-    only_there = not (name in vars(owner) or hasattr(type(owner), name)) and hasattr(inner, name)
+    is_hyperparameter = name in getattr(inner, "_hyper", ())
     # Keras' own class of TensorFlow 2.4 and later sets these of the inner optimizer.
-    passed_on = name in getattr(inner, "_hyper", ()) and _tf.at_least(2, 4)
-    no_effect = name in owner._tflsc_family.without_effect or (only_there and not passed_on)
+    if is_hyperparameter and _tf.at_least(2, 4):
+        return
+    # Nothing is read from the inner optimizer: that may make its variables, before a variable or
+    # function that is set takes the place of one.
+    only_there = not _has(owner, name) and (is_hyperparameter or _has(inner, name))
     # `getattr` comes last: it may add operations to a graph, as for a learning rate.
-    if no_effect and value is not getattr(owner, name, None):
+    if (only_there or name in owner._tflsc_family.without_effect) and value is not getattr(
+        owner, name, None
+    ):
         raise AttributeError(
             f"{name} of a {type(owner).__name__} has no effect on training. Set it on the "
             f"wrapped optimizer: inner_optimizer.{name} = {value!r}."
         )
+
+
+def _has(optimizer: object, name: str) -> bool:
+    return name in vars(optimizer) or hasattr(type(optimizer), name)
 
 
 def refuse_to_set(owner: CommonMethods, name: str, value: object) -> NoReturn:
