@@ -154,7 +154,9 @@ class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the state from a `.keras` file, also of another loss scale or of none."""
-        values = {**getattr(store, "attrs", {}), **store}
+        # After 2.21.0, tf_keras gives a mapping of the group's datasets, which has no attributes.
+        group = getattr(next(iter(store.values()), None), "parent", store)
+        values = {**getattr(group, "attrs", {}), **store}
         inner = {
             str(i): variable for i, variable in enumerate(_graphs.variables_of(self._optimizer))
         }
