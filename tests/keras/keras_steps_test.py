@@ -1,8 +1,10 @@
 """Custom training steps with the Keras wrappers: each gradient is divided exactly once."""
 
+import _thread
 import copy
 import functools
 import importlib
+import queue
 import unittest
 from unittest import mock
 
@@ -788,10 +790,15 @@ class FaceTest(modes.EagerTestCase):
 
     @keras_homes.each()
     def test_dir(self, home):
-        names = dir(Stable(home.SGD(1.0)))
+        opt = Stable(home.SGD(1.0))
+        names = dir(opt)
         for name in ("learning_rate", "lr", "loss_scale", "get_scaled_loss", "minimize"):
             self.assertIn(name, names)
         self.assertNotIn("nesterov", names)
+        # The interpreter asks for "Did you mean" from no frame of Python, as a thread does here.
+        asked = queue.SimpleQueue()
+        _thread.start_new_thread(list, (map(asked.put, map(dir, [opt])),))
+        self.assertEqual(set(asked.get(timeout=20)), set(names))
 
     @keras_homes.each(kind=keras_homes.BEFORE_3)
     def test_variables_are_the_inner_optimizers(self, home):

@@ -14,17 +14,17 @@ from typing import Any, NoReturn
 
 
 def _caller() -> Any:
-    """Returns the frame that called the public method, which is two frames up."""
+    """Returns the frame that called the public method, which is two frames up; None without one."""
     frame: Any = sys._getframe(2)
     # A subclass's method may call this one, and Keras' optimizers define `__getattribute__`.
     passed = (frame.f_code.co_name, "__getattribute__")
-    while frame.f_code.co_name in passed:
+    while frame is not None and frame.f_code.co_name in passed:
         frame = frame.f_back
-    return frame
+    return frame  # The interpreter itself calls `__dir__` from no frame, for "Did you mean".
 
 
 def _module(frame: Any) -> str:
-    return frame.f_globals.get("__name__", "")
+    return "" if frame is None else frame.f_globals.get("__name__", "")
 
 
 def is_checkpointing() -> bool:
