@@ -83,6 +83,8 @@ def types(session):
     session.install("-q", "-e", ".[dev]", "pyright[nodejs]>=1.1.414,<1.2")
     session.run("mypy")
     session.run("python", "-m", "unittest", "tests.repo.typing_test")
+    session.install("-q", "numpy")  # Which is there where tests are run, too.
+    session.run("mypy")
     session.install("-q", "types-tensorflow>=2.18")
     session.run("python", "-m", "unittest", "tests.repo.typing_test")
 

@@ -42,12 +42,13 @@ def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> f
       ValueError: `value` is NaN, infinite or beyond float32.
     """
     value = as_number(value)
+    is_bool = isinstance(value, bool)  # Checkers take no number to be one.
     if not isinstance(value, numbers.Real):
         raise error(
             f"{name} must be a real number (Python, NumPy or an eager tensor), got "
             f"{_safe_repr(value)} of type {type(value).__name__}."
         )
-    if isinstance(value, (bool, np.bool_)):
+    if is_bool:
         warn_odd("{}={!r} is a bool and is used as the number {}.", name, value, float(value))
     try:
         real = float(value)
