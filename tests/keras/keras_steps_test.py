@@ -837,7 +837,7 @@ class BadInputTest(modes.EagerTestCase):
             return home.SGD(1.0)
 
         # Some words of Keras' own messages, which code may look for.
-        nested = "LossScaleOptimizer cannot wrap another LossScaleOptimizer"
+        nested = "LossScaleOptimizer cannot wrap another LossScaleOptimizer.*inner_optimizer"
         no_bool = '"dynamic" argument to LossScaleOptimizer.__init__ must be a bool'
         without_scale = (
             '"initial_scale" must be specified if "dynamic" is False.*`loss_scale_factor`'
@@ -845,6 +845,11 @@ class BadInputTest(modes.EagerTestCase):
         no_steps = '"dynamic_growth_steps" must be None if "dynamic" is False'
         cases = [
             (TypeError, "inner_optimizer.*'sgd'", lambda: stable("sgd")),
+            (
+                ValueError if home.kind == "keras3" else TypeError,
+                "growth_interval.*dynamic_growth_steps, the finite steps",
+                lambda: stable(inner(), growth_interval=100),
+            ),
             (TypeError, "inner_optimizer", lambda: stable(home.SGD)),
             (TypeError, "^inner_optimizer must be a Keras optimizer, got {}", lambda: stable({})),
             (TypeError, "^optimizer must be a Keras optimizer, got {}", lambda: old({}, 8)),

@@ -64,6 +64,11 @@ _NEVER_ASKED = (
     "them as they are, or use the inner optimizer without this class. To make slots, call "
     "build(variables) instead."
 )
+IT_TAKES = (
+    "It takes initial_scale, the scale at the start; dynamic_growth_steps, the finite steps after "
+    "which it doubles; dynamic=False for a fixed scale; loss_scale for other factors or bounds, as "
+    "in loss_scale=DynamicLossScale(multiplier=4.0); name; count_skipped; and agree."
+)
 _DIVIDED_TWICE = (
     "get_unscaled_gradients of this optimizer was called, but apply takes scaled gradients and "
     "divides them by the loss scale once more. Call apply_gradients, or leave "
@@ -263,7 +268,7 @@ class KerasFamily:
 
     def refuse_arguments(self, name: str, arguments: Iterable[str]) -> NoReturn:
         """Raises the error of that Keras' own class for unknown arguments of the constructor."""
-        raise TypeError(f"{name} takes no {' and no '.join(arguments)}.")
+        raise TypeError(f"{name} takes no {' and no '.join(arguments)}. {IT_TAKES}")
 
     def check_name(self, name: object) -> None:
         """Raises a TypeError or ValueError if `name` cannot be the optimizer's name."""
@@ -471,7 +476,8 @@ def base_to_wrap(optimizer: object, argument: str) -> type:
     if _keras_versions.is_loss_scale_optimizer(type(optimizer)):
         raise TypeError(
             f"{argument} must have no loss scale itself, as a LossScaleOptimizer cannot wrap "
-            f"another LossScaleOptimizer, got {optimizer!r}."
+            f"another LossScaleOptimizer, got {optimizer!r}. Pass its inner_optimizer; or, as "
+            "compile wraps optimizers under a float16 policy, wrap the optimizer before compile."
         )
     # Set where checkpoints can hold one loss scale: by `delegate_tracking`, not on Keras 3.
     if getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False):

@@ -90,7 +90,7 @@ class Keras3Family(_family.KerasFamily):
                     "which applies the gradients."
                 )
         names = ", ".join(f"`{each}`" for each in arguments)
-        raise ValueError(f"{name} does not take these arguments: {names}.")
+        raise ValueError(f"{name} does not take these arguments: {names}. {_family.IT_TAKES}")
 
     def refuse_step_arguments(self, owner: Any, arguments: list[str]) -> NoReturn:
         """Raises the TypeError for arguments of `apply_gradients` that were gone with Keras 2."""

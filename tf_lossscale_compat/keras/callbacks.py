@@ -43,11 +43,18 @@ class LossScaleCallback(_Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Finds the record, or makes it."""
-        self.record = self._given or _step_record.record_of(self.model.optimizer)
+        optimizer = self.model.optimizer
+        if not (self._given or hasattr(type(optimizer), "_tflsc_loss_scale")):
+            raise TypeError(
+                "LossScaleCallback needs a model that was compiled with a loss-scale optimizer of "
+                f"this package, got {optimizer!r}. Write compile(LossScaleOptimizer(...), ...), of "
+                "tf_lossscale_compat.keras.mixed_precision."
+            )
+        self.record = self._given or _step_record.record_of(optimizer)
         if self.record is None:
             strategy = getattr(self.model, "distribute_strategy", tf.distribute.get_strategy())
             with strategy.scope():
-                self.record = _step_record.StepRecord(self.model.optimizer)
+                self.record = _step_record.StepRecord(optimizer)
         self._has_limit = self._limit or self.record.max_consecutive_skips
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
