@@ -7,7 +7,7 @@ it depended on, in the same branch or function, so that it is executed just when
 """
 
 import re
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 import libcst as cst
 from libcst import matchers
@@ -41,7 +41,6 @@ class Plan:
         self._move_namespaces()
         self._edit_chains()
         self._drop_bindings()
-        self._rename_policies()
         self._add_imports(self._edit_imports())
         for check in checks.CHECKS:
             for where, message in check.find(self):
@@ -220,42 +219,6 @@ class Plan:
                 for chain in binding.chains
             ):
                 self._dropped.add(id(binding))
-
-    def _rename_policies(self):
-        """Renames what TensorFlow 2.4 moved out of Keras' `experimental`, or reports it."""
-        policies: List[Tuple[_tree.Chain, Any, Optional[str]]] = []
-        needed: Set[int] = set()  # Ids of bindings, as in the other one.
-        left: Set[int] = set()
-        for chain in self.tree.chains:
-            below = [rewrites.below_experimental(name) for _, name in chain.references]
-            names = next((each or [""] for each in below if each is not None), None)
-            if names is None or self.is_edited(chain):
-                continue
-            node, new = chain.nodes[-len(names)], rewrites.POLICIES.get(names[0])
-            if not new or below.count(names) < len(below):
-                new = None
-                needed.update(map(id, chain.bindings))
-            if names[0] in rewrites.POLICIES:
-                policies.append((chain, node, new))
-        for binding in self.tree.bindings:
-            names = rewrites.below_experimental(binding.path)
-            if names is None or self.is_moved(binding) or self.is_dropped(binding):
-                continue
-            parts = [rewrites.POLICIES.get(name) for name in names]
-            if all(parts) and not binding.elsewhere and id(binding) not in needed:
-                module = rewrites.Namespace("", binding.path.rpartition(".experimental")[0], ())
-                self._moved[id(binding)] = module, parts
-                continue
-            left.add(id(binding))
-            self._report(binding.alias, _OLDER.format(binding.path))
-        for chain, node, new in policies:
-            if not new or left & set(map(id, chain.bindings)):
-                self._report(chain, _OLDER.format(chain.text))
-            elif node is not chain.nodes[0]:
-                self._replace(node.attr, new.encode())
-                if node.value is not chain.nodes[0]:
-                    start, (_, end) = self.tree.start(node.value.dot), self.tree.span(node.value)
-                    self._edits.add((start, end, b""))
 
     def _mentioned(self, binding):
         """Returns whether the source has the name in other places than these chains."""
@@ -486,10 +449,6 @@ def _alias(binding, name):
 _UNCLEAR = (
     "LSC202 this file uses `{}` both as in TensorFlow 2.4 to 2.15 and as in Keras 3: where it means"
     " TensorFlow's class, write `tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer`"
-)
-_OLDER = (
-    "LSC303 `{}` was removed in TensorFlow 2.6: use `Policy`, `global_policy` and"
-    " `set_global_policy` of `tf.keras.mixed_precision`, and the `dtype_policy` of a layer"
 )
 
 

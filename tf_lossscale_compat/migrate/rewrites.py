@@ -12,7 +12,6 @@ Releases, https://github.com/tensorflow/tensorflow/releases, removed them:
   Keras 3's class works and is not changed. `tf_keras` has only the older class.
 """
 
-import re
 from typing import Callable, NamedTuple, Optional, Tuple
 
 # TensorFlow repeats its whole API under these, so `tf.compat.v1.train` is `tf.train`.
@@ -34,18 +33,6 @@ def canonical(qualified_name):
     while parts[0] == "tensorflow" and tuple(parts[1:3]) in _REPEATED:
         del parts[1:3]
     return ".".join(parts)
-
-
-# What TensorFlow 2.4 moved from Keras' `mixed_precision.experimental` to `mixed_precision`.
-POLICIES = {"Policy": "Policy", "global_policy": "global_policy", "set_policy": "set_global_policy"}
-POLICIES["get_layer_policy"] = ""  # That is `dtype_policy` of the layer.
-_OLDER_HOME = r"(?:tensorflow\.|tf_)?keras\.mixed_precision\.experimental"
-
-
-def below_experimental(qualified_name):
-    """Returns the parts of a dotted name below Keras' `experimental`, None if it is not there."""
-    match = re.match(rf"{_OLDER_HOME}((?:\.\w+)*)$", canonical(qualified_name))
-    return match and match.group(1).split(".")[1:]
 
 
 class Namespace(NamedTuple):

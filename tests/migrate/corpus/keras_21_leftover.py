@@ -1,5 +1,5 @@
 # runs on tf>=2.4,<2.6
-# left to a person: nothing
+# left to a person: LSC303
 # then runs on tf>=2.16
 import tensorflow as tf
 import tf_lossscale_compat.keras.mixed_precision.experimental

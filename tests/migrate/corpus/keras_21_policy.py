@@ -1,5 +1,5 @@
 # runs on tf>=2.1,<2.4
-# left to a person: LSC301 LSC302
+# left to a person: LSC301 LSC303 LSC302
 # then runs on tf>=2.16
 import tensorflow as tf
 from tensorflow.keras.mixed_precision import experimental as mixed_precision

@@ -1,4 +1,7 @@
-"""Loss scales of policies, https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0."""
+"""Policies, https://github.com/tensorflow/tensorflow/releases/tag/v2.4.0.
+
+Their older names stay: the newer ones are missing in TensorFlow 2.0 to 2.3, where the file may run.
+"""
 
 import re
 
@@ -13,13 +16,36 @@ _WRAP = (
     ".LossScaleOptimizer(optimizer, loss_scale)`"
 )
 _AT_ONCE = ". That of this package fails at once, before the upgrade, too"
+_OLDER_HOME = r"(?:tensorflow\.|tf_)?keras\.mixed_precision\.experimental"
+_NEWER = {
+    "Policy": "`tf.keras.mixed_precision.Policy`",
+    "global_policy": "`tf.keras.mixed_precision.global_policy`",
+    "set_policy": "`tf.keras.mixed_precision.set_global_policy`",
+    "get_layer_policy": "`layer.dtype_policy`",
+}
+_OLDER = re.compile(rf"{_OLDER_HOME}\.({'|'.join(_NEWER)})\b")
 # Of a name such as `policy` or `tf.keras.mixed_precision.global_policy()`.
 _OF_POLICY = re.compile(r"polic(?:y|ies)\w*(?:\(\))?\.loss_scale$", re.IGNORECASE)
 
 
 def find(plan):
-    """Yields what policies no longer have."""
+    """Yields what policies no longer have, and the first place of a file with an older name."""
     tree = plan.tree
+    mentions = [(node, rewrites.canonical(name)) for node, name, _ in tree.mentions()]
+    older = [(tree.start(node), _OLDER.match(name)) for node, name in mentions]
+    found = [(start, match.group(1)) for start, match in older if match]
+    if found:
+        names = sorted({name for _, name in found})
+        yield (
+            min(found)[0],
+            f"LSC303 {' and '.join(f'`{name}`' for name in names)} of Keras' `experimental`: leave"
+            " them for TensorFlow 2.0 to 2.3, and for 2.4 and later write"
+            f" {' and '.join(_NEWER[name] for name in names)}",
+        )
+    for binding in () if found else tree.bindings:
+        is_left = not (plan.is_moved(binding) or plan.is_dropped(binding))
+        if is_left and re.fullmatch(_OLDER_HOME, rewrites.canonical(binding.path)):
+            yield binding.alias, f"LSC303 `{binding.path}` was removed in TensorFlow 2.6"
     ours = {id(call) for _, _, call in plan.wrapper_calls()}
     for chain, call in tree.calls:
         scale = tree.argument(call, 1, "loss_scale")
