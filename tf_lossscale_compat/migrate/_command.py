@@ -10,7 +10,6 @@ import json
 import os
 import re
 import sys
-import time
 import traceback
 from typing import NamedTuple, Optional, Sequence
 
@@ -30,7 +29,7 @@ class Outcome(NamedTuple):
 
 def _failed(data, message, line=0, column=0):
     failure = _source.Finding(line, column, message)
-    return Outcome(data, data, _source.Result("", failures=[failure]))
+    return Outcome(data, data, _source.Result("", [], [failure], b"LossScaleOptimizer" in data))
 
 
 def migrate_bytes(data: bytes, tensorflow_as: Sequence[str] = ()) -> Outcome:
@@ -70,6 +69,8 @@ class Run:
         self._check = check
         self._tensorflow_as = tensorflow_as
         self._places: Optional[list] = [] if as_json else None
+        self._held: list = []  # Of (path, finding), until all files are known.
+        self._makes_one = False  # A file makes a loss-scale optimizer.
         self.files = self.changed = self.findings = self.failures = 0
 
     def do(self, path):
@@ -118,9 +119,12 @@ class Run:
 
     def report(self, path, result):
         """Prints findings and failures."""
+        self._makes_one |= result.makes_one
         for finding in result.findings:
-            self.findings += 1
-            self._place(path, finding)
+            if finding.code == "LSC105":  # Another file may make what this one wants.
+                self._held.append((path, finding))
+            else:
+                self._place(path, finding)
         for failure in result.failures:
             self._fail(path, failure.message, failure.line, failure.column)
 
@@ -129,6 +133,7 @@ class Run:
         self._place(path, _source.Finding(line, column, message))
 
     def _place(self, path, finding):
+        self.findings += bool(finding.code)  # A failure has none.
         if self._places is not None:
             self._places.append({"path": path, **finding._asdict()})
             return
@@ -136,6 +141,8 @@ class Run:
         emit(sys.stderr, f"{place}: {finding}\n")
 
     def _end(self):
+        for path, finding in () if self._makes_one else self._held:
+            self._place(path, finding)
         if self._places is not None:
             emit(sys.stdout, json.dumps(self._places, indent=2) + "\n")
 
@@ -153,7 +160,7 @@ class Run:
                 self._fail(path, "holds no *.py or *.pyi file to look at")
             for file in files:
                 found.setdefault(os.path.realpath(file), file)
-        for file in _shown(list(found.values())):
+        for file in found.values():
             self.do(file)
         self._end()
         done = "rewritten" if self._write else "to rewrite"
@@ -169,19 +176,6 @@ class Run:
         if self.failures:
             return 2
         return 1 if self.findings or (self._check and self.changed) else 0
-
-
-def _shown(files):
-    """Yields files; on a terminal, shows a count after a second, and erases it at the end."""
-    shown = time.monotonic()
-    is_terminal, line = sys.stderr.isatty(), ""
-    for number, file in enumerate(files):
-        if is_terminal and time.monotonic() - shown > 1:
-            shown = time.monotonic()
-            line = f"\r{number} of {len(files)} files looked at"
-            emit(sys.stderr, line)
-        yield file
-    emit(sys.stderr, f"\r{' ' * len(line)}\r" if line else "")
 
 
 def _count(number, noun):

@@ -70,6 +70,13 @@ class Plan:
         where = where.nodes[0] if isinstance(where, _tree.Chain) else where
         self._findings.add((where if isinstance(where, int) else self.tree.start(where), message))
 
+    def is_in_class_check(self, chain):
+        """Returns whether a name is in the second argument of `isinstance` or `issubclass`."""
+        place, calls = self.tree.start(chain.nodes[0]), self.tree.calls
+        checks = [call for name, call in calls if name.text in ("isinstance", "issubclass")]
+        spans = [self.tree.span(call.args[1].value) for call in checks if len(call.args) > 1]
+        return any(start <= place < end for start, end in spans)
+
     def wrapper_calls(self):
         """Yields (name of the class, chain, call) where the file makes one of this package's."""
         for chain, call in self.tree.calls:

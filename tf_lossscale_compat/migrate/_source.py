@@ -4,6 +4,7 @@ import re
 from typing import NamedTuple, Sequence
 
 from tf_lossscale_compat.migrate import _plan, _tree
+from tf_lossscale_compat.migrate.checks import plain_optimizers
 
 # What a file has to hold for there to be anything to do. Parsing is slow, and of a large code base
 # hardly any file gets past this.
@@ -31,6 +32,7 @@ class Result(NamedTuple):
     text: str  # The new one.
     findings: list = []  # Of `Finding`, in order, without those that a comment marks as checked.
     failures: list = []  # Of `Finding`: what could not be handled; line 0 means the whole file.
+    makes_one: bool = False  # The file may make a loss-scale optimizer, for steps of other files.
 
 
 class UnsafeEditError(Exception):
@@ -64,7 +66,7 @@ def migrate(text: str, tensorflow_as: Sequence[str] = ()) -> Result:
         checked = filter(None, map(_CHECKED.search, tree.lines[line - 1 : last]))
         if all(each.group(1) and code.encode() not in each.group(1) for each in checked):
             findings.append(Finding(line, column, message, code))
-    return Result(new_text, findings)
+    return Result(new_text, findings, makes_one=plain_optimizers.makes_one(plan))
 
 
 def _apply(source, edits):

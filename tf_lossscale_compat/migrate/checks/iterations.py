@@ -14,7 +14,7 @@ _COUNT = "give `count_skipped=True`"
 _UNCOUNTED = (
     "LSC104 on Keras 3 `iterations`, which schedules and Adam follow, counts no skipped step:"
 )
-_KERAS_2 = re.compile(rb"(?:import|from) tf_keras\b|TF_USE_LEGACY_KERAS")
+KERAS_2 = re.compile(rb"(?:import|from) tf_keras\b|TF_USE_LEGACY_KERAS")
 # An optimizer of Keras that is no loss-scale optimizer.
 _OPTIMIZER = re.compile(
     r"(?:(?:tensorflow\.|tf_)?keras|tensorflow_addons)\.optimizers\.(?:.*\.)?(?!LossScale)[A-Z]\w+$"
@@ -31,7 +31,7 @@ _FIXED = re.compile(r"False$|\d|[\w.]*\bFixedLossScale\((?!.*\bskip_nonfinite\b)
 def find(plan):
     """Yields the places that make an optimizer whose `iterations` something follows."""
     tree = plan.tree
-    if _KERAS_2.search(tree.source):
+    if KERAS_2.search(tree.source):
         return
     corrects, reads = bool(tree.words & _CORRECT), "iterations" in tree.attributes
     has_schedule = any(_SCHEDULE.search(word) for word in tree.words)

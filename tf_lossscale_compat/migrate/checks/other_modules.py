@@ -54,18 +54,12 @@ def find(plan):
 
 def _of_keras_3(plan):
     """Yields the first use of Keras 3's own class, which decides on each replica by itself."""
-    checks = [
-        plan.tree.span(call.args[1].value)
-        for chain, call in plan.tree.calls
-        if chain.text in ("isinstance", "issubclass") and len(call.args) > 1
-    ]
     for chain in plan.tree.chains:
-        place = plan.tree.start(chain.nodes[0])
         names = [rewrites.canonical(name) for _, name in chain.imported]
         namespaces = [rewrites.find_member(name)[0] for name in names if _KERAS_3.match(name)]
+        is_of_keras_3 = any(not each or plan.accepts(each) is False for each in namespaces)
         # A check finds this package's class by that name, too.
-        is_check = any(start <= place < end for start, end in checks)
-        if not is_check and any(not each or plan.accepts(each) is False for each in namespaces):
+        if is_of_keras_3 and not plan.is_in_class_check(chain):
             what = f"LSC213 `{chain.text}` is Keras 3's own class and left as it is"
             yield chain, f"{what}: on several replicas change it to `{_KERAS}.LossScaleOptimizer`"
             return

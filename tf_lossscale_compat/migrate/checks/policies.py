@@ -7,23 +7,21 @@ import re
 
 from tf_lossscale_compat.migrate import rewrites
 
-_POLICY = re.compile(
-    r"(?:tensorflow\.|tf_)?keras\.mixed_precision\.(?:experimental\.)?Policy(?:V1)?$"
-)
+_HOME = r"(?:tensorflow\.|tf_)?keras\.mixed_precision\."
+_POLICY = re.compile(rf"{_HOME}(?:experimental\.)?Policy(?:V1)?$")
 _LOSS_SCALE = "LSC301 a policy takes no loss scale since TensorFlow 2.4: leave the argument out"
 _WRAP = (
     " and wrap the optimizer in `tf_lossscale_compat.keras.mixed_precision.experimental"
     ".LossScaleOptimizer(optimizer, loss_scale)`"
 )
 _AT_ONCE = ". That of this package fails at once, before the upgrade, too"
-_OLDER_HOME = r"(?:tensorflow\.|tf_)?keras\.mixed_precision\.experimental"
 _NEWER = {
     "Policy": "`tf.keras.mixed_precision.Policy`",
     "global_policy": "`tf.keras.mixed_precision.global_policy`",
     "set_policy": "`tf.keras.mixed_precision.set_global_policy`",
     "get_layer_policy": "`layer.dtype_policy`",
 }
-_OLDER = re.compile(rf"{_OLDER_HOME}\.({'|'.join(_NEWER)})\b")
+_OLDER = re.compile(rf"^{_HOME}experimental\.({'|'.join(_NEWER)})\b")
 # Of a name such as `policy` or `tf.keras.mixed_precision.global_policy()`.
 _OF_POLICY = re.compile(r"polic(?:y|ies)\w*(?:\(\))?\.loss_scale$", re.IGNORECASE)
 
@@ -31,9 +29,8 @@ _OF_POLICY = re.compile(r"polic(?:y|ies)\w*(?:\(\))?\.loss_scale$", re.IGNORECAS
 def find(plan):
     """Yields what policies no longer have, and the first place of a file with an older name."""
     tree = plan.tree
-    mentions = [(node, rewrites.canonical(name)) for node, name, _ in tree.mentions()]
-    older = [(tree.start(node), _OLDER.match(name)) for node, name in mentions]
-    found = [(start, match.group(1)) for start, match in older if match]
+    mentions = [(tree.start(node), rewrites.canonical(name)) for node, name, _ in tree.mentions()]
+    found = [(start, older) for start, name in mentions for older in _OLDER.findall(name)]
     if found:
         names = sorted({name for _, name in found})
         yield (
@@ -44,7 +41,7 @@ def find(plan):
         )
     for binding in () if found else tree.bindings:
         is_left = not (plan.is_moved(binding) or plan.is_dropped(binding))
-        if is_left and re.fullmatch(_OLDER_HOME, rewrites.canonical(binding.path)):
+        if is_left and re.fullmatch(_HOME + "experimental", rewrites.canonical(binding.path)):
             yield binding.alias, f"LSC303 `{binding.path}` was removed in TensorFlow 2.6"
     ours = {id(call) for _, _, call in plan.wrapper_calls()}
     for chain, call in tree.calls:
