@@ -10,8 +10,9 @@ nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = bool(os.environ.get("CI"))
 nox.options.sessions = ["lint", "types"]
 
-# What a row runs. The oldest and the newest run everything; those between them leave out the long
-# tests and the tools, in which TensorFlow has no part, and most of them documents and examples.
+# What a row runs. The oldest and the two newest run everything; those between them leave out the
+# long tests and the tools, in which TensorFlow has no part, and most of them documents and
+# examples.
 ALL = ("-m", "")
 NO_TOOLS = ("-m", "not slow", "--ignore=tests/migrate", "--ignore=tests/tools")
 ENGINE = (*NO_TOOLS, "--ignore=tests/repo/docs_test.py", "--ignore=tests/repo/examples_test.py")
@@ -30,6 +31,13 @@ ROWS = {
     "k38": ("3.12", ("tensorflow-cpu==2.18.0", "keras==3.8.0"), (), KERAS),
     "k310": ("3.12", ("tensorflow-cpu==2.20.0", "keras==3.10.0"), (), KERAS),
     "tf221": ("3.13", ("tensorflow-cpu==2.21.0",), ("tf-keras==2.21.0",), ALL),
+    # It asks for a nightly of Keras, of which this is the newest. 2.22.0 will take its place.
+    "tf222": (
+        "3.13",
+        ("tensorflow-cpu==2.22.0rc0", "keras-nightly==3.16.0.dev2026102704"),
+        ("tf-keras==2.21.0",),
+        ALL,
+    ),
 }
 
 
@@ -58,6 +66,14 @@ def tests(session, name):
     session.run("python", "-m", "pytest", *(session.posargs or (*ROWS[name][3], "--durations=25")))
     if os.environ.get("CI"):
         shutil.rmtree(session.virtualenv.location)  # All rows together take 13 GB.
+
+
+@nox.session(python=interpreter("3.13"))
+def nightly(session):
+    """Run the tests on the newest nightlies of TensorFlow, of its Keras and of tf_keras."""
+    session.install("-q", "-e", ".[test]", "tf-nightly")
+    session.install("-q", "--no-deps", "tf-keras-nightly")
+    session.run("python", "-m", "pytest", *(session.posargs or ALL))
 
 
 @nox.session(reuse_venv=True)

@@ -29,7 +29,7 @@ def tensorflow_version():
         from importlib import metadata
     except ImportError:  # Python 3.7
         import importlib_metadata as metadata
-    for name in ("tensorflow", "tensorflow-cpu"):
+    for name in ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"):
         try:
             return metadata.version(name)
         except metadata.PackageNotFoundError:

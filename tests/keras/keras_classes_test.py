@@ -591,9 +591,9 @@ class ConfigTest(_Base):
     @keras_homes.each((Stable, Older), kind="keras3")
     def test_a_name_that_is_set_is_kept(self, home, public):
         opt = public(home.SGD(1.0), loss_scale=8.0)
-        opt.name = "set later"
+        opt.name = "set_later"
         for each in (opt, type(opt).from_config(opt.get_config()), *keras_homes.copies(opt)):
-            self.assertEqual((each.name, each.get_config()["name"]), ("set later", "set later"))
+            self.assertEqual((each.name, each.get_config()["name"]), ("set_later", "set_later"))
 
     @keras_homes.each((Stable, Older))
     def test_constructors_take_what_configs_hold(self, home, public):

@@ -6,6 +6,7 @@ import platform
 from unittest import mock
 
 import numpy as np
+import packaging.version
 import tensorflow as tf
 from absl.testing import parameterized
 
@@ -37,7 +38,8 @@ class MainTest(parameterized.TestCase):
         told = dict(line.split(" ") for line in out.splitlines())
         self.assertEqual(told["tf_lossscale_compat"], tf_lossscale_compat.__version__)
         self.assertEqual(told["Python"], platform.python_version())
-        self.assertIn(tf.__version__, told.values())  # Of several distributions.
+        version = str(packaging.version.Version(tf.__version__))  # A nightly's has a hyphen.
+        self.assertIn(version, told.values())  # Of several distributions.
         self.assertEqual(told["numpy"], np.__version__)
 
     @parameterized.parameters(
