@@ -93,8 +93,7 @@ class FilesTest(parameterized.TestCase):
     def test_version_is_the_changelogs_latest_and_bazels(self):
         changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
         bazel = (ROOT / "MODULE.bazel").read_text(encoding="utf-8")
-        found = [
-            re.search(r"^## (\S+)", changelog, re.MULTILINE).group(1),
-            re.search(r'^ +version = "(.+)"', bazel, re.MULTILINE).group(1),
-        ]
-        self.assertEqual(found, [tf_lossscale_compat.__version__] * 2)
+        version, date = re.search(r"(?m)^## (\S+) \((.+)\)", changelog).groups()
+        self.assertEqual(re.search(r'(?m)^ +version = "(.+)"', bazel).group(1), version)
+        released = version + (".dev0" if date == "unreleased" else "")
+        self.assertEqual(tf_lossscale_compat.__version__, released)
