@@ -4,11 +4,12 @@
 if (typeof Search !== "undefined") {
   const { alltitles, indexentries, docnames, filenames, titles, terms } = Search._index;
   const stemmer = new Stemmer();
-  const same = new Map(Object.entries({ fp16: "float16", bf16: "bfloat16", fp32: "float32" }));
+  const names = { fp16: "float16", bf16: "bfloat16", fp32: "float32", gpus: "gpu", cpus: "cpu" };
+  const same = new Map(Object.entries(names));
   const wordsOf = (text) => {
-    const all = splitQuery(`${text} ${text.replaceAll("_", " ")}`.toLowerCase());
-    const words = all.map((word) => same.get(word) || word).filter((word) => !stopwords.has(word));
-    return [...new Set(words.map((word) => stemmer.stemWord(word)))];
+    const parts = text.replaceAll("_", " ").replace(/([a-z])([A-Z])/g, "$1 $2"); // Of names.
+    const words = splitQuery(`${text} ${parts}`.toLowerCase()).filter((word) => !stopwords.has(word));
+    return [...new Set(words.map((word) => stemmer.stemWord(same.get(word) || word)))];
   };
   // conf.py makes an entry of each section's text, which begins with a ~.
   const texts = {};
