@@ -7,32 +7,36 @@ if (typeof Search !== "undefined") {
   const names = { fp16: "float16", bf16: "bfloat16", fp32: "float32", gpus: "gpu", cpus: "cpu" };
   const same = new Map(Object.entries(names));
   const wordsOf = (text) => {
-    const parts = text.replaceAll("_", " ").replace(/([a-z])([A-Z])/g, "$1 $2"); // Of names.
-    const words = splitQuery(`${text} ${parts}`.toLowerCase()).filter((word) => !stopwords.has(word));
+    const words = splitQuery(text.toLowerCase()).filter((word) => !stopwords.has(word));
     return [...new Set(words.map((word) => stemmer.stemWord(same.get(word) || word)))];
   };
+  // Of names, too: `get_scaled_loss` and its three words.
+  const partsOf = (text) =>
+    wordsOf(`${text} ${text.replaceAll("_", " ").replace(/([a-z])([A-Z])/g, "$1 $2")}`);
   // conf.py makes an entry of each section's text, which begins with a ~.
   const texts = {};
   for (const [entry, found] of Object.entries(indexentries))
-    if (entry.startsWith("~")) for (const [page, id] of found) texts[[page, id]] = wordsOf(entry);
+    if (entry.startsWith("~")) for (const [page, id] of found) texts[[page, id]] = partsOf(entry);
   const sections = Object.entries(alltitles).flatMap(([title, found]) =>
     found.map(([page, id]) => {
       const name = titles[page] === title ? title : `${titles[page]} > ${title}`;
       const hit = [docnames[page], name, id ? "#" + id : "", null, 0, filenames[page], "title"];
-      return { words: wordsOf(title), body: new Set(texts[[page, id]]), hit };
+      const body = new Set([...partsOf(title), ...(texts[[page, id]] || [])]);
+      return { words: wordsOf(title), body, hit };
     }),
   );
   const counts = new Map(); // In how many sections each word is.
-  for (const { words, body } of sections)
-    for (const word of new Set([...words, ...body])) counts.set(word, (counts.get(word) || 0) + 1);
+  for (const { body } of sections)
+    for (const word of body) counts.set(word, (counts.get(word) || 0) + 1);
   const weight = (word) => Math.log(1 + sections.length / (1 + (counts.get(word) || 0)));
   const weigh = (words) => words.reduce((sum, word) => sum + weight(word), 0);
   const performSearch = Search._performSearch;
   Search._performSearch = (query, ...others) => {
-    const asked = wordsOf(query).filter((word) => word in terms || counts.has(word));
+    const asked = partsOf(query).filter((word) => word in terms || counts.has(word));
     const total = weigh(asked);
     const best = {}; // By page.
     for (const { words, body, hit } of sections) {
+      if (hit[0].startsWith("api/")) continue; // Sphinx finds them by the names that they have.
       const said = weigh(asked.filter((word) => words.includes(word)));
       const more = weigh(asked.filter((word) => body.has(word) && !words.includes(word)));
       const likeness = said && said / Math.sqrt(total * weigh(words));
