@@ -32,7 +32,9 @@ if (typeof Search !== "undefined") {
   const weigh = (words) => words.reduce((sum, word) => sum + weight(word), 0);
   const performSearch = Search._performSearch;
   Search._performSearch = (query, ...others) => {
-    const asked = partsOf(query).filter((word) => word in terms || counts.has(word));
+    const known = (word) => word in terms || counts.has(word);
+    const askedOf = (name) => (wordsOf(name).every(known) ? wordsOf(name) : partsOf(name));
+    const asked = [...new Set(splitQuery(query).flatMap(askedOf))].filter(known);
     const total = weigh(asked);
     const best = {}; // By page.
     for (const { words, body, hit } of sections) {
