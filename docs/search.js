@@ -33,7 +33,9 @@ if (typeof Search !== "undefined") {
   const performSearch = Search._performSearch;
   Search._performSearch = (query, ...others) => {
     const known = (word) => word in terms || counts.has(word);
-    const askedOf = (name) => (wordsOf(name).every(known) ? wordsOf(name) : partsOf(name));
+    // A class whole, where a page names it: loss and scale are in most headings.
+    const isClass = (name) => !name.includes("_") && wordsOf(name).every(known);
+    const askedOf = (name) => (isClass(name) ? wordsOf(name) : partsOf(name));
     const asked = [...new Set(splitQuery(query).flatMap(askedOf))].filter(known);
     const total = weigh(asked);
     const best = {}; // By page.
