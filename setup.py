@@ -46,8 +46,8 @@ setuptools.setup(
     name="tf_lossscale_compat",
     version=version(),
     description=(
-        "tf.contrib.mixed_precision and the TensorFlow 2.0 loss scales on every TensorFlow"
-        " from 1.15 up"
+        "Drop-in replacements for Keras' LossScaleOptimizer with get_scaled_loss,"
+        " tf.contrib.mixed_precision and DynamicLossScale, on TensorFlow 1.15 to 2.21"
     ),
     long_description=read("README.md"),
     long_description_content_type="text/markdown",
@@ -70,9 +70,12 @@ setuptools.setup(
         "docs": DOCS,
     },
     entry_points={"console_scripts": ["tf-lossscale = tf_lossscale_compat.__main__:main"]},
-    keywords="tensorflow keras mixed-precision float16 loss-scaling contrib migration",
+    keywords=(
+        "tensorflow keras keras-3 mixed-precision float16 fp16 amp loss-scaling LossScaleOptimizer"
+        " get_scaled_loss contrib migration"
+    ),
     classifiers=[
-        "Development Status :: 5 - Production/Stable",
+        "Development Status :: 4 - Beta",
         "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "Operating System :: OS Independent",

@@ -5,6 +5,11 @@ import os
 import pathlib
 import re
 import sys
+from importlib import metadata
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.transforms import SphinxTransform
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -22,6 +27,8 @@ exclude_patterns = ["_build", "architecture.md", "releasing.md", "zh"]
 copybutton_exclude = ".linenos, .gp, .go"
 # Messages are read: on a phone the button would lie on their first line.
 copybutton_selector = "div:not(.highlight-text) > div.highlight pre"
+# As package indexes and search engines show it.
+myst_html_meta = {"description": metadata.metadata(project)["Summary"]}
 # In docstrings, what stands in single backquotes is code.
 default_role = "code"
 
@@ -56,6 +63,10 @@ html_show_copyright = False
 html_use_index = html_domain_indices = False
 
 
+# Subsections, programs, comments, and descriptions of the API, which are hits of their own.
+_OTHER = (nodes.section, nodes.literal_block, nodes.raw, addnodes.desc)
+
+
 def _of_constructor(app, what, name, obj, options, signature, returns):
     # Classes that become one of the Keras at hand are made by `__new__`, which takes anything.
     if what != "class" or signature is None or "*args, **kwargs" not in signature:
@@ -70,20 +81,33 @@ def _sources(app, docname, source):
     text = source[0].replace("](../migration_guide.md", "](migration.md")
     text = text.replace("](../README.md#", "](index.md#")
     text = re.sub(r"\]\((?=[./]+(CHANGELOG|CONTRIBUTING)\.md)", "](path:", text)  # To download.
-    # Entries of the index, for `search.js`: a heading, what `<!-- index: one, other -->` below it
-    # has, which code hosts do not show, and after a ~ the words of the section.
-    start, *sections = re.split(r"(?m)^(?=#+ .+\n\n<!-- index: )", text)
-    for section in sections:
-        match = re.match(r"(.+\n\n)((?:<!-- .+ -->\n)+)", section)
-        (heading, comments), body = match.groups(), section[match.end() :]
-        words = " ".join(sorted(set(re.findall(r"\w+", re.sub(r"(?ms)^```.*?^```$", "", body)))))
-        entries = [re.sub("[#`,]", "", heading).strip(), *re.findall("index: (.+) -->", comments)]
-        index = ", ".join(entries).replace(", ", ", !")
-        start += f"{heading}~~~{{index}} !{index}, !~ {words}\n~~~\n{body}"
-    source[0] = start
+    source[0] = text
+
+
+class _Sections(SphinxTransform):
+    """Makes an entry of the index of each section's text, for `search.js`."""
+
+    default_priority = 800  # Before Sphinx gathers the entries.
+
+    def apply(self, **options):
+        """Adds the entries: a ~, and the words of the section."""
+        for section in self.document.findall(nodes.section):
+            words, rest = set(), section.children[1:]
+            while rest:
+                node = rest.pop()
+                if isinstance(node, nodes.Text):
+                    words.update(re.findall(r"\w+", node))
+                    words.update(re.findall(r"[A-Z][a-z]+", node))  # Of `LossScale`, too.
+                elif not isinstance(node, _OTHER) or node.get("language") == "text":
+                    rest.extend(node.children)
+            # Sphinx gives a page's title no anchor in its list of titles.
+            anchor = "" if section.parent is self.document else section["ids"][0]
+            entry = ("single", "~ " + " ".join(sorted(words)), anchor, "main", None)
+            section.insert(1, addnodes.index(entries=[entry]))
 
 
 def setup(app):
     """Connects what is done to sources and to signatures."""
     app.connect("source-read", _sources)
     app.connect("autodoc-process-signature", _of_constructor)
+    app.add_transform(_Sections)

@@ -9,7 +9,7 @@ The namespaces mirror TensorFlow's: replace `tf.contrib.mixed_precision` by
 import importlib as _importlib
 import typing as _typing
 
-__version__ = "1.0.0"
+__version__ = "1.0.0.dev0"
 
 __all__ = [
     "DynamicLossScale",

@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from absl.testing import parameterized
@@ -67,9 +68,9 @@ class ExamplesTest(parameterized.TestCase):
         self.check(run(EXAMPLES / name, *arguments), arguments, accuracy, skipped, scale)
 
     @slow_on_the_newest
-    def test_demo(self):
+    def test_demo_prints_what_readme_shows(self):
         done = subprocess.run(
-            [sys.executable, str(EXAMPLES / "demo.py"), "--steps", "240"],
+            [sys.executable, str(EXAMPLES / "demo.py")],
             env=processes.environment(TF_CPP_MIN_LOG_LEVEL="0"),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,  # No line of TensorFlow's lies within the table.
@@ -80,28 +81,29 @@ class ExamplesTest(parameterized.TestCase):
         table = done.stdout[done.stdout.index("run  ") :]
         head, *rows, _, unscaled, reference, scaled = table.splitlines()
         self.assertLessEqual(max(map(len, [head, *rows, unscaled, reference, scaled])), 80)
-        rows = {row[:41].strip(): row[41:].split() for row in rows}
-        # The scale comes down from 2**32 to 2**15, grows once and comes down again.
-        scales = {
-            "float32": ["-", "0"],
-            "float16": ["-", "0"],
-            "float16 FixedLossScaleManager": ["2**12", "0"],
-            "float16 ExponentialUpdateLossScaleManager": ["2**15", "36"],
-            "float16 FixedLossScale": ["2**12", "0"],
-            "float16 DynamicLossScale": ["2**15", "18"],
-        }
-        self.assertEqual({name: row[2:] for name, row in rows.items()}, scales)
-        accuracies, zeros = (
-            {name: float(row[column].strip("%")) for name, row in rows.items()} for column in (0, 1)
-        )
-        self.assertGreater(zeros.pop("float16"), 60)
-        self.assertLess(max(zeros.values()), 2)
-        self.assertLess(accuracies.pop("float16"), 80)
-        self.assertGreater(min(accuracies.values()), 90)
+        page = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+        shown = page.partition("<!-- demo -->\n```text\n")[2].partition("\n```")[0].splitlines()
+        self.assertEqual(shown.pop(0), head)
+        rows, shown = ({row[:41].strip(): row[41:].split() for row in t} for t in (rows, shown))
+        self.assertEqual(*({name: row[2:] for name, row in t.items()} for t in (rows, shown)))
+        for name, row in rows.items():
+            # Without a loss scale the kernels of older TensorFlows make it another run.
+            delta = 15 if name == "float16" and VERSION < (2, 21) else 1
+            for found, said in zip(row[:2], shown[name]):
+                self.assertAlmostEqual(float(found[:-1]), float(said[:-1]), delta=delta, msg=name)
         self.assertIn(f"{rows['float16'][1]} of the float16 gradients are zero", unscaled)
-        shown = (rows["float16"][0], rows["float32"][0])
-        self.assertEqual("accuracy {}, where float32 has {}.".format(*shown), reference)
+        self.assertIn(f"{rows['float16'][0]}, where float32 has {rows['float32'][0]}.", reference)
         self.assertStartsWith(scaled, "With one it is at most ")
+
+    def test_demo_draws_or_says_what_it_needs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = EXAMPLES / "demo.py", "--steps", "2", "--plot", f"{folder}/demo.svg"
+            if importlib.util.find_spec("matplotlib"):
+                run(*arguments)
+                self.assertEqual(os.listdir(folder), ["demo.svg"])
+            else:
+                with self.assertRaisesRegex(AssertionError, "--plot needs matplotlib: pip install"):
+                    run(*arguments)
 
     @pytest.mark.slow
     def test_keras_example_on_tf_keras(self):

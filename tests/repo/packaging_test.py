@@ -91,10 +91,9 @@ class FilesTest(parameterized.TestCase):
         self.assertEqual(own, {PACKAGE})
 
     def test_version_is_the_changelogs_latest_and_bazels(self):
-        changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-        bazel = (ROOT / "MODULE.bazel").read_text(encoding="utf-8")
-        found = [
-            re.search(r"^## (\S+)", changelog, re.MULTILINE).group(1),
-            re.search(r'^ +version = "(.+)"', bazel, re.MULTILINE).group(1),
-        ]
-        self.assertEqual(found, [tf_lossscale_compat.__version__] * 2)
+        names = ("CHANGELOG.md", "MODULE.bazel")
+        changelog, bazel = ((ROOT / name).read_text(encoding="utf-8") for name in names)
+        version, date = re.search(r"(?m)^## (\S+) \((.+)\)", changelog).groups()
+        self.assertEqual(re.search(r'(?m)^ +version = "(.+)"', bazel).group(1), version)
+        version += ".dev0" if date == "unreleased" else ""
+        self.assertEqual(tf_lossscale_compat.__version__, version)
