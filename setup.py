@@ -47,7 +47,7 @@ setuptools.setup(
     version=version(),
     description=(
         "Drop-in replacements for Keras' LossScaleOptimizer with get_scaled_loss,"
-        " tf.contrib.mixed_precision and DynamicLossScale, on TensorFlow 1.15 to 2.21"
+        " tf.contrib.mixed_precision and DynamicLossScale, on TensorFlow 1.15 to 2.22"
     ),
     long_description=read("README.md"),
     long_description_content_type="text/markdown",
