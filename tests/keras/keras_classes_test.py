@@ -782,7 +782,7 @@ class OwnerTest(_Base):
     def test_a_failed_constructor_claims_nothing(self, home):
         policy = package.DynamicLossScale(8.0)
         opt = Older(home.SGD(1.0), 8.0)
-        with mock.patch.object(opt._tflsc_family, "init_base_class", side_effect=KeyError("Keras")):
+        with mock.patch.object(type(opt), "_tflsc_init_base_class", side_effect=KeyError):
             with self.assertRaises(KeyError):
                 Older(home.SGD(1.0), policy)
         Older(home.SGD(1.0), policy)

@@ -42,7 +42,7 @@ class Step:
     Flags are bools, or bool scalar tensors equal on all replicas.
 
     Attributes:
-      owner: the loss-scale optimizer, whose record counts the step.
+      owner: the loss-scale optimizer whose method was called; its record counts the step.
       wrapped: the optimizer that applies gradients.
       loss_scale: its loss scale or manager; the manager of a loss scale that wraps one.
       read: method of `loss_scale` that returns the scale, a tensor or variable.
@@ -71,16 +71,10 @@ class Step:
     _recorded_variables: _types.Variables
     _scale_before: tf.Tensor | None = None
 
-    def __init__(
-        self,
-        owner: Any,
-        wrapped: _types.HasApplyGradients,
-        loss_scale: _types.LossScaleOrManager,
-        agreement: _types.Agree | None,
-    ) -> None:
-        unwrapped = _scale.unwrap(loss_scale)
-        self.owner, self.wrapped, self.agreement = owner, wrapped, agreement
-        self.loss_scale = unwrapped
+    def __init__(self, owner: _types.LossScaleOptimizer) -> None:
+        unwrapped = _scale.unwrap(owner._tflsc_loss_scale)
+        self.owner, self.loss_scale = owner, unwrapped
+        self.wrapped, self.agreement = owner._tflsc_wrapped, owner._tflsc_agreement
         is_manager = _scale.is_manager(unwrapped)
         self.read = unwrapped.get_loss_scale if is_manager else unwrapped.__call__
         update = unwrapped.update_loss_scale if is_manager else unwrapped.update
@@ -94,7 +88,7 @@ class Step:
         """Raises an error under a strategy that is not supported."""
         _replicas.check_strategy()
 
-    def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
+    def apply_with_wrapped(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
         """Applies unscaled gradients by the wrapped optimizer; called in a replica context."""
         raise NotImplementedError
 
@@ -131,7 +125,7 @@ class Step:
         if self.aggregate is not None:
             grads, variables = self.aggregate(grads, variables)
         if applies_only:  # Nothing is updated either, so no `merge_call` is needed.
-            applied = self.apply(grads, variables)
+            applied = self.apply_with_wrapped(grads, variables)
             return None if tf.executing_eagerly() else applied
         if self.record is None:
             recorded_grads = []  # Nothing to be merged.
@@ -148,7 +142,7 @@ class Step:
         should_apply, finite, update = self._decide(grads)
         if tf.executing_eagerly():
             if should_apply:
-                _replicas.call_for_each_replica(self.apply, (grads, variables))
+                _replicas.call_for_each_replica(self.apply_with_wrapped, (grads, variables))
             elif self.counts_skipped:
                 self.add_skipped_steps(1)
             update()
@@ -241,7 +235,7 @@ class Step:
         """
 
         def apply() -> Any:
-            return _replicas.call_for_each_replica(self.apply, (grads, variables))
+            return _replicas.call_for_each_replica(self.apply_with_wrapped, (grads, variables))
 
         def count(number: int | tf.Tensor) -> Any:
             return _replicas.local_results(self.add_skipped_steps(number))

@@ -45,6 +45,21 @@ if TYPE_CHECKING:
         apply_gradients: Any
         _is_wrapped_by_loss_scale_optimizer: bool
 
+    class Keras3Optimizer(KerasOptimizer):
+        """An optimizer of Keras 3, or its own loss-scale class."""
+
+        built: bool
+        name: str
+        _tracker: Any
+        _variables: list[Any]
+        _lookup_dependency: Any
+        _track_variable: Any
+        load_own_variables: Any
+        save_own_variables: Any
+
+        @property
+        def variables(self) -> Any: ...
+
     # The type of a function that a decorator returns unchanged.
     Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -67,6 +82,16 @@ if TYPE_CHECKING:
 
         @property
         def compute_gradients(self) -> Callable[..., Any]: ...
+
+    class LossScaleOptimizer(HasApplyGradients, Protocol):
+        """A loss-scale optimizer of this package, for its steps."""
+
+        @property
+        def _tflsc_loss_scale(self) -> LossScaleOrManager: ...
+        @property
+        def _tflsc_wrapped(self) -> Any: ...
+        @property
+        def _tflsc_agreement(self) -> Agree | None: ...
 
     # Of this package or a user, which drives an optimizer.
     LossScaleOrManager = Any

@@ -42,7 +42,6 @@ class _V1Step(_step.Step):
     """
 
     owner: LossScaleOptimizerBase
-    wrapped: Any
     # Methods that only steps of the original call.
     uncalled_methods: tuple[str, ...]
     # Computes the reciprocal of the scale, as the original does.
@@ -51,8 +50,7 @@ class _V1Step(_step.Step):
     def __init__(
         self, owner: LossScaleOptimizerBase, global_step: Any = None, name: str | None = None
     ) -> None:
-        loss_scale = owner._tflsc_loss_scale
-        super().__init__(owner, owner._tflsc_wrapped, loss_scale, owner._tflsc_agreement)
+        super().__init__(owner)
         self.skips_zero_reciprocal = not tf.executing_eagerly()
         self._global_step, self._wrapped_name = global_step, name
 
@@ -119,7 +117,7 @@ class _V1Step(_step.Step):
             grads, division = self.densify(grads), self.division(scale)
         return self.take(grads, variables, method_name, division)
 
-    def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
+    def apply_with_wrapped(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
         pairs = list(zip(grads, variables))
         return self.wrapped.apply_gradients(pairs, self._global_step, self._wrapped_name)
 
@@ -178,11 +176,11 @@ class _ContribStep(_V1Step):
 
     if not _tf.at_least(2, 0):
 
-        def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
+        def apply_with_wrapped(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
             if not tf.executing_eagerly():
-                return super().apply(grads, variables)
+                return super().apply_with_wrapped(grads, variables)
             with tf1.name_scope("cond"):  # Eager steps have a conditional's names, too.
-                return super().apply(grads, variables)
+                return super().apply_with_wrapped(grads, variables)
 
 
 class LossScaleOptimizerBase(_tf.Optimizer):

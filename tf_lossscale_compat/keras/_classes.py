@@ -23,7 +23,7 @@ from tf_lossscale_compat._core import (
     _scale,
 )
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat.keras import _family, _lookup, _methods
+from tf_lossscale_compat.keras import _lookup, _methods, _scaled_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -102,17 +102,18 @@ def _from_config(
     return _loss_scales.deserialize(loss_scale, custom_objects=loss_scales)
 
 
-def _options_of(data: _family.KerasData) -> dict[str, Any]:
+def _options_of(data: _methods.KerasData) -> dict[str, Any]:
     """Returns the entries of a config other than the inner optimizer and the loss scale in use."""
     holds_agree = "agree" in data.options
     return {**data.options, "agree": True} if holds_agree else data.options  # It is a function.
 
 
 def _arguments_of(
-    config: dict[str, Any], family: _family.KerasFamily, custom_objects: dict[str, Any] | None
+    config: dict[str, Any], family: _methods.Family, custom_objects: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Returns the constructor's arguments for a config of any version, without the optimizer."""
-    arguments = {name: value for name, value in config.items() if name not in family.without_effect}
+    without_effect = family.methods_class._tflsc_without_effect
+    arguments = {name: value for name, value in config.items() if name not in without_effect}
     if "loss_scale" in arguments or family.experimental:
         stable_arguments = {
             name: arguments.pop(name) for name in _STABLE_ARGUMENTS if name in arguments
@@ -138,7 +139,7 @@ def _rebuild(cls: Any, optimizer: _types.KerasOptimizer, arguments: dict[str, An
 
 
 def _deserialize_inner(
-    family: _family.KerasFamily,
+    family: _methods.Family,
     config: dict[str, Any],
     custom_objects: dict[str, Any] | None = None,
 ) -> Any:
@@ -146,9 +147,9 @@ def _deserialize_inner(
     if not {"class_name", "config"} <= config.keys():
         raise TypeError(f"{family.optimizer_argument} must be a Keras optimizer, got {config!r}.")
     # A copy, because tf.keras changes a config that it deserializes.
-    return _lookup.family_for_config(family, config).deserialize(
-        copy.deepcopy(config), custom_objects
-    )
+    found = _lookup.family_for_config(family, config)
+    copied = copy.deepcopy(config)
+    return found.methods_class._tflsc_deserialize(found.keras, copied, custom_objects)
 
 
 def _call_constructor(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
@@ -170,17 +171,17 @@ def _construct(
     `arguments` are the constructor's for the loss scale, `options` its others. `unknown` has the
     names of those that it does not take.
     """
-    family, cls = owner._tflsc_family, type(owner)
+    family = owner._tflsc_family
     if isinstance(optimizer, dict):
         optimizer = _deserialize_inner(family, optimizer)
     if unknown:
-        _family.base_to_wrap(optimizer, family.optimizer_argument)
-        family.refuse_arguments(cls.__name__, unknown)
-    family.check_name(options["name"])
+        _methods.base_to_wrap(optimizer, family.optimizer_argument)
+        owner._tflsc_refuse_arguments(unknown)
+    owner._tflsc_check_name(options["name"])
     _arguments.flag("count_skipped", options["count_skipped"], or_none=True)
     _agreement.check_agree(options["agree"])
-    family.check_count_skipped(options["count_skipped"], optimizer)
-    family.check_can_wrap(owner, optimizer)
+    _methods.check_count_skipped(options["count_skipped"], optimizer)
+    owner._tflsc_check_can_wrap(optimizer)
     owner._raise_if_strategy_unsupported()
     identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
     if _loss_scales.will_be_dynamic(identifier):
@@ -196,12 +197,12 @@ def _construct(
             loss_scale = type(loss_scale).from_config(loss_scale.get_config())
     else:
         loss_scale = _from_stable_arguments(**arguments)
-    family.check_loss_scale(loss_scale)
+    owner._tflsc_check_loss_scale(loss_scale)
     agreement = _agreement.resolve(options["agree"], optimizer, loss_scale)
-    data = _family.KerasData(_family.ScaledRule(family.scaled_by_default))
+    data = _methods.KerasData(_scaled_rule.ScaledRule(owner._tflsc_scaled_by_default))
     # Without a `__setattr__`, so that checkpoints have only one name for each of these.
     owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
-    options["name"] = family.init_base_class(owner, options["name"])
+    options["name"] = owner._tflsc_init_base_class(options["name"])
     data.options.update((option, value) for option, value in options.items() if value is not None)
     data.agreement, data.constructed = agreement, True
     _scale.set_owner(loss_scale, owner)
@@ -319,7 +320,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         ):
             config["loss_scale"] = loss_scale
         config.update(_options_of(self._tflsc))
-        if config["dynamic"] and not self._tflsc_family.config_says_dynamic:
+        if config["dynamic"] and not self._tflsc_config_says_dynamic:
             del config["dynamic"]
         return config
 
@@ -353,7 +354,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
             )
         if isinstance(inner, dict):
             inner = _deserialize_inner(cls._tflsc_family, inner, custom_objects)
-        base = _family.base_to_wrap(inner, cls._tflsc_family.optimizer_argument)
+        base = _methods.base_to_wrap(inner, cls._tflsc_family.optimizer_argument)
         family = _lookup.family_of(base, cls._tflsc_family.experimental)
         had_agree = arguments.pop("agree", False)
         new = _call_constructor(cls, inner, _arguments_of(arguments, family, custom_objects))
@@ -367,7 +368,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         if "_tflsc_family" in vars(cls):  # pickle finds a sibling only through the public class.
             cls = ExperimentalLossScaleOptimizer if family.experimental else LossScaleOptimizer
         loss_scale: _loss_scales.LossScale | dict[str, Any] = self._loss_scale
-        if family.copies_lose_state and type(loss_scale) is _loss_scales.DynamicLossScale:
+        if self._tflsc_copies_lose_state and type(loss_scale) is _loss_scales.DynamicLossScale:
             loss_scale = _loss_scales.serialize(loss_scale)
         return _rebuild, (cls, self._optimizer, {"loss_scale": loss_scale, **data.options})
 
@@ -446,7 +447,7 @@ class _SiblingMetaclass(type):
     The public classes are of tf.keras' own family, and each has a sibling for every other family.
     """
 
-    _tflsc_family: _family.KerasFamily
+    _tflsc_family: _methods.Family
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         picked: type = cls
@@ -524,7 +525,7 @@ def _siblings(
     public = "tf_lossscale_compat.keras.mixed_precision"  # Users import them from here.
     modules = public, f"{public}.experimental"
     for cls, module in zip((LossScaleOptimizer, ExperimentalLossScaleOptimizer), modules):
-        registered = cls.__name__ + both[0].registered_suffix
+        registered = cls.__name__ + cls._tflsc_registered_suffix
         cls.__module__, cls.__name__, cls.__qualname__ = module, *["LossScaleOptimizer"] * 2
         _arguments.name_in_errors(cls)
         _register(both[0].keras, cls, registered)

@@ -1,4 +1,4 @@
-"""The family of tf.keras' optimizers in TensorFlow 2.11 to 2.15, also in `tf_keras`.
+"""Loss-scale optimizers of tf.keras in TensorFlow 2.11 to 2.15, also of `tf_keras`.
 
 TensorFlow 2.9 and 2.10 have them in `optimizers.experimental`. Keras' own loss-scale class for them
 is `LossScaleOptimizerV3`.
@@ -20,52 +20,46 @@ from tf_lossscale_compat._core import (
     _tf,
 )
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _before_keras3, _family, _methods
+from tf_lossscale_compat.keras import _before_keras3, _keras_step, _methods
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 
-class OptimizerV3Family(_before_keras3.BeforeKeras3Family):
-    """Optimizers that derive from `_BaseOptimizer`: tf.keras' of 2.11 to 2.15, `tf_keras`' own."""
+class OptimizerV3Step(_before_keras3.BeforeKeras3Step):
+    """One call of an optimizer that wraps one derived from `_BaseOptimizer`."""
 
-    is_legacy = False
+    owner: OptimizerV3Methods
     compute_method = "compute_gradients"
     aggregating_methods = ("aggregate_gradients",)
     without_aggregation = {"skip_gradients_aggregation": True}
 
-    def init_base_class(self, owner: Any, name: str | None) -> str | None:
-        # Keras' own class sets no name, and fails when it warns with it.
-        owner.name = type(owner).__name__ if name is None else name
-        self.delegate_tracking(owner)
-        return name
-
     def compute_scaled_gradients(
-        self, owner: Any, loss: _types.Loss, var_list: Any, tape: tf.GradientTape | None
+        self, loss: _types.Loss, var_list: Any, tape: tf.GradientTape | None
     ) -> list[_types.Pair]:
         if tape is None and callable(loss):
             tape = tf.GradientTape()
-        scaled = self.scale_loss_on_tape(owner, loss, tape)
-        return owner._optimizer.compute_gradients(scaled, var_list, tape=tape)
+        scaled = self.scale_loss_on_tape(loss, tape)
+        return self.wrapped.compute_gradients(scaled, var_list, tape=tape)
 
-    def prepare_pairs(
-        self, owner: Any, pairs: Iterable[_types.Pair]
+    def check_pairs(
+        self, pairs: Iterable[_types.Pair]
     ) -> tuple[_types.Gradients, _types.Variables]:
-        grads, variables = _family.unzip_and_check(pairs)
-        if not tf.executing_eagerly():
-            _family.check_no_session_graph(owner)
+        grads, variables = _keras_step.unzip_and_check(pairs)
+        self.check_no_session_graph()
         built = variables
         if not _tf.at_least(2, 11):  # There, moving averages are paired with variables by position.
             built = [variable for grad, variable in zip(grads, variables) if grad is not None]
         with tf.init_scope():  # Slot variables cannot be made in a branch of a conditional.
-            owner.build(built)
+            self.owner.build(built)
         return grads, variables
 
 
 class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
-    """The public methods that a loss-scale optimizer of this family has beside those of all."""
+    """Base class of the loss-scale optimizers of this kind."""
 
-    _tflsc_family: OptimizerV3Family
+    _tflsc_step_class = OptimizerV3Step
+    _tflsc_is_legacy = False
     name: str
     ema_momentum = _methods.inner_property("ema_momentum")
     ema_overwrite_frequency = _methods.inner_property("ema_overwrite_frequency")
@@ -100,14 +94,13 @@ class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
         self._tflsc.scaled_rule.record_call("compute_gradients")
-        family = self._tflsc_family
-        pairs = family.compute_scaled_gradients(self, loss, var_list, tape)
-        return family.unscale_pairs(self, pairs)
+        step = OptimizerV3Step(self)
+        return step.unscale_pairs(step.compute_scaled_gradients(loss, var_list, tape))
 
     @_autograph.convert_passed_functions
     def minimize(self, loss: Any, var_list: Any, tape: Any = None) -> None:
         """Computes gradients of the scaled loss and applies them; see `compute_gradients`."""
-        pairs, options = self._tflsc_family.compute_for_minimize(self, loss, var_list, tape)
+        pairs, options = OptimizerV3Step(self).compute_for_minimize(loss, var_list, tape)
         self.apply_gradients(pairs, **options)
 
     @_autograph.do_not_convert
@@ -124,7 +117,7 @@ class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
         pairs = list(grads_and_vars)
         scaled = self._tflsc.scaled_rule.decide(scaled, pairs)
         aggregates = experimental_aggregate_gradients and not skip_gradients_aggregation
-        self._tflsc_family.apply_pairs(self, pairs, scaled, aggregates=aggregates, **kwargs)
+        OptimizerV3Step(self, (), kwargs, aggregates).take_pairs(pairs, scaled)
         if tf.executing_eagerly() or _agreement.passes_per_step(self) == 1:
             return None
         # Horovod builds a conditional of this call and an addition to the iterations.
@@ -170,3 +163,9 @@ class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
             scaling = {}
         targets = {**inner, **scaling}
         _methods.assign_all(targets.values(), [values[name] for name in targets])
+
+    def _tflsc_init_base_class(self, name: str | None) -> str | None:
+        # Keras' own class sets no name, and fails when it warns with it.
+        self.name = type(self).__name__ if name is None else name
+        self._tflsc_delegate_tracking()
+        return name
