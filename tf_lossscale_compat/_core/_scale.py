@@ -11,7 +11,7 @@ import gc
 import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
-from tf_lossscale_compat._core import _graphs
+from tf_lossscale_compat._core import _graphs, _variables
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def variables_of(loss_scale: _types.LossScaleOrManager) -> list[tf.Variable]:
     """Returns the variables of a loss scale or manager, a list."""
     unwrapped = unwrap(loss_scale)
     if is_manager(unwrapped):
-        return _graphs.variables_of(unwrapped)
+        return _variables.of(unwrapped)
     return list(data_of(unwrapped).weights.values())
 
 
@@ -187,12 +187,12 @@ def snapshot(value: Any) -> tf.Tensor:
     - `as_tensor`: where the number of operations is the original's. Adds none for a reference.
     - `snapshot`: else, in particular if an update may come before the value is used.
     - `read_for_record`: after the update of a step, for its record.
-    - `_graphs.deep_copy`: the same as `snapshot` for a value that was read before.
-    - `_graphs.snapshot_of`: for a variable of a record.
+    - `_variables.deep_copy`: the same as `snapshot` for a value that was read before.
+    - `_variables.snapshot_of`: for a variable of a record.
     """
     scale = as_tensor(value)
-    if not tf.executing_eagerly() and _graphs.is_reference(value):
-        return _graphs.deep_copy(scale)
+    if not tf.executing_eagerly() and _variables.is_reference(value):
+        return _variables.deep_copy(scale)
     return scale
 
 
@@ -205,7 +205,7 @@ def read_for_record(loss_scale: _types.LossScaleOrManager) -> tf.Tensor:
     if in_graph and is_read_by_user(loss_scale):
         return tf.constant(float("nan"))
     value = read(loss_scale)
-    if in_graph and _graphs.is_reference(value):
+    if in_graph and _variables.is_reference(value):
         return tf.cast(value.read_value(), tf.float32)
     return snapshot(value)
 

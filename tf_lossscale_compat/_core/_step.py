@@ -17,7 +17,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable
 
-from tf_lossscale_compat._core import _gradients, _graphs, _replicas, _scale, _step_record
+from tf_lossscale_compat._core import (
+    _gradients,
+    _graphs,
+    _replicas,
+    _scale,
+    _step_record,
+    _variables,
+)
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
@@ -199,7 +206,7 @@ class Step:
             return self._call_update(grads_or_finite)
         with tf.control_dependencies([] if finite is None else [finite]):
             scale = _scale.snapshot(self.read())
-            self._scale_before = _graphs.deep_copy(scale)
+            self._scale_before = _variables.deep_copy(scale)
         with tf.control_dependencies([self._scale_before]):
             return self._call_update(grads_or_finite)
 
@@ -238,7 +245,7 @@ class Step:
             return _replicas.call_for_each_replica(self.apply_with_wrapped, (grads, variables))
 
         def count(number: int | tf.Tensor) -> Any:
-            return _replicas.local_results(self.add_skipped_steps(number))
+            return _variables.local_results(self.add_skipped_steps(number))
 
         def skip() -> Any:
             return _graphs.as_operation(count(1) if self.counts_skipped else None)
@@ -275,7 +282,7 @@ class Step:
         try:
             slots, weights = [
                 sum(tf.TensorShape(variable.shape).num_elements() or 0 for variable in group)
-                for group in (_graphs.variables_of(self.wrapped), variables)
+                for group in (_variables.of(self.wrapped), variables)
             ]
         except Exception:  # Any object with these two methods can be wrapped.
             return False

@@ -9,8 +9,15 @@ import math
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from tf_lossscale_compat._core import _arguments, _gradients, _graphs, _replicas, _scale, _tf
-from tf_lossscale_compat._core._graphs import make_variable, snapshot_of, variables_of
+from tf_lossscale_compat._core import (
+    _arguments,
+    _gradients,
+    _graphs,
+    _replicas,
+    _scale,
+    _tf,
+    _variables,
+)
 from tf_lossscale_compat._core._keras_versions import names_of, track_in_session
 from tf_lossscale_compat._core._tf import tf, tf1
 
@@ -60,7 +67,7 @@ def record_of_step(watched: object) -> StepRecord | None:
             vars(watched)[ATTRIBUTE] = type(None)
         return None
     variable, strategy = record._finite_steps, tf.distribute.get_strategy()
-    graph = getattr(_replicas.local_copy(variable), "graph", None)
+    graph = getattr(_variables.local_copy(variable), "graph", None)
     mirrored = strategy.extended.variable_created_in_scope(variable)
     in_graph = graph is not None or _graphs.in_session_graph()
     if in_graph and graph not in _graphs.enclosing_graphs():
@@ -119,8 +126,8 @@ class StepRecord(_tf.Trackable):
             )
         _replicas.check_strategy()
         self.watched: Any = watched
-        variables = _scale.variables_of(self.loss_scale) + variables_of(watched)
-        with tf.init_scope(), _replicas.scope_of(variables):
+        variables = _scale.variables_of(self.loss_scale) + _variables.of(watched)
+        with tf.init_scope(), _variables.scope_of(variables):
             self._finite_steps = self._make("finite_steps", 0)
             self._nonfinite_steps = self._make("nonfinite_steps", 0)
             self._skipped_steps = self._make("skipped_steps", 0)
@@ -136,7 +143,7 @@ class StepRecord(_tf.Trackable):
 
     def _make(self, name: str, value: Any, dtype: tf.DType = tf.int64) -> tf.Variable:
         with tf1.name_scope("step_record/"):
-            variable = make_variable(self, name, value, dtype, use_resource=True)
+            variable = _variables.make(self, name, value, dtype, use_resource=True)
         track_in_session(variable)
         return variable
 
@@ -181,7 +188,7 @@ class StepRecord(_tf.Trackable):
         """Returns the counts of steps, skips, skips in a row; the last skip; counts by name."""
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
         variables = [*counters, self._last, self._last_scales, *self._gradients]
-        copies = [_replicas.local_copy(variable) for variable in variables]
+        copies = [_variables.local_copy(variable) for variable in variables]
         session = session or tf1.get_default_session()
         if not hasattr(copies[0], "graph"):
             values = [copy.numpy() for copy in copies]
@@ -256,7 +263,7 @@ class StepRecord(_tf.Trackable):
         rows = [self._names.get(name, -1) for name in names_of(variables)]
         flags = tf.cast(tf.math.unsorted_segment_max(flags, rows, len(self._names)) > 0.0, tf.int64)
         totals, last = self._gradients
-        return [_replicas.add(totals, flags), _replicas.assign(last, flags)]
+        return [_variables.add(totals, flags), _variables.assign(last, flags)]
 
     def _count(
         self,
@@ -273,23 +280,26 @@ class StepRecord(_tf.Trackable):
         """
 
         def count_finite() -> Any:
-            return _graphs.as_operation(_replicas.add(self._finite_steps, 1))
+            return _graphs.as_operation(_variables.add(self._finite_steps, 1))
 
         def count_nonfinite() -> Any:
-            before, last = snapshot_of(self._finite_steps), snapshot_of(self._last)
-            number = before + snapshot_of(self._nonfinite_steps) + 1
+            before, last = (
+                _variables.snapshot_of(self._finite_steps),
+                _variables.snapshot_of(self._last),
+            )
+            number = before + _variables.snapshot_of(self._nonfinite_steps) + 1
             skips = [before, number, _in_a_row(last, before) + 1]
             applies = [before, last[1], tf.zeros_like(before)]
             with tf.control_dependencies([number, last]):
-                done = [_replicas.add(self._nonfinite_steps, 1)]
+                done = [_variables.add(self._nonfinite_steps, 1)]
                 if can_skip:
-                    done.append(_replicas.add(self._skipped_steps, 1))
-                    done.append(_replicas.assign(self._last_scales, tf.stack(scales)))
+                    done.append(_variables.add(self._skipped_steps, 1))
+                    done.append(_variables.assign(self._last_scales, tf.stack(scales)))
                     done += self._count_gradients(variables, grads)
                 last = tf.stack(skips if can_skip else applies)
-                return _graphs.as_operation([*done, _replicas.assign(self._last, last)])
+                return _graphs.as_operation([*done, _variables.assign(self._last, last)])
 
-        with _replicas.scope_of([self._finite_steps]):
+        with _variables.scope_of([self._finite_steps]):
             with self._lock:
                 self._prepare(variables)  # A checkpoint after this step must hold them.
             if tf.executing_eagerly() or isinstance(finite, bool):

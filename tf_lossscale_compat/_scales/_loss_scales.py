@@ -14,6 +14,7 @@ from tf_lossscale_compat._core import (
     _replicas,
     _scale,
     _tf,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales._managers import (
@@ -21,7 +22,6 @@ from tf_lossscale_compat._scales._managers import (
     FixedLossScaleManager,
     LossScaleManager,
     config_of,
-    multiply_if_finite,
 )
 from tf_lossscale_compat._scales._tensor_like import TensorLike
 
@@ -106,7 +106,7 @@ class LossScale(TensorLike, _tf.Trackable, metaclass=abc.ABCMeta):
         weights = _scale.data_of(self).weights
         if name in weights:
             raise RuntimeError(f"This loss scale has a weight named {name!r} already.")
-        weights[name] = _graphs.make_variable(self, name, initial_value, dtype, use_resource=True)
+        weights[name] = _variables.make(self, name, initial_value, dtype, use_resource=True)
         return weights[name]
 
 
@@ -120,7 +120,7 @@ def _test_and_update(loss_scale: Any, grads: Any) -> tuple[Any, Any]:
             "loss_scale.update(grads), args=(grads,)), or return the gradients from strategy.run "
             "and call update(grads) under strategy.scope()."
         )
-    with _replicas.scope_of(_scale.variables_of(loss_scale)):
+    with _variables.scope_of(_scale.variables_of(loss_scale)):
         finite = _gradients.finite_everywhere(grads)
         return loss_scale._tflsc_update(finite), finite
 
@@ -346,24 +346,24 @@ class DynamicLossScale(LossScale):
         ceiling = self.max_loss_scale  # Perhaps None.
 
         def grow() -> Any:
-            grown = multiply_if_finite(scale, self._multiplier, ceiling)
-            return [grown, _replicas.assign(good, 0)]
+            grown = _variables.multiply_if_finite(scale, self._multiplier, ceiling)
+            return [grown, _variables.assign(good, 0)]
 
         def shrink() -> Any:
-            reset = _replicas.assign(good, 0)
+            reset = _variables.assign(good, 0)
             # Divides, because multiplication by the reciprocal rounds differently.
-            lowered = _replicas.read_here(scale) / self._multiplier
+            lowered = _variables.read_here(scale) / self._multiplier
             lowered = tf.maximum(lowered, self.min_loss_scale)
             # A multiplier below 1 raises the scale here.
             lowered = lowered if ceiling is None else tf.minimum(lowered, ceiling)
-            return [reset, _replicas.assign(scale, lowered)]
+            return [reset, _variables.assign(scale, lowered)]
 
         def grow_or_count() -> Any:
-            grows = _replicas.reaches(good, self._increment_period)
-            return _replicas.branch(grows, grow, lambda: _replicas.add(good, 1))
+            grows = _variables.reaches(good, self._increment_period)
+            return _variables.branch(grows, grow, lambda: _variables.add(good, 1))
 
-        return _replicas.update_copies(
-            [scale, good], lambda: _replicas.branch(finite, grow_or_count, shrink)
+        return _variables.update_copies(
+            [scale, good], lambda: _variables.branch(finite, grow_or_count, shrink)
         )
 
     _tflsc_own_methods = __call__, update

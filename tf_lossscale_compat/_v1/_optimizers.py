@@ -22,6 +22,7 @@ from tf_lossscale_compat._core import (
     _step,
     _step_record,
     _tf,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf, tf1
 from tf_lossscale_compat._scales import _loss_scales
@@ -169,7 +170,7 @@ class _ContribStep(_V1Step):
 
     def original_reads_scale_twice(self, value: Any) -> bool:
         # Each use of a variable makes an operation that reads it; that of a reference does not.
-        return hasattr(value, "assign") and not _graphs.is_reference(value)
+        return hasattr(value, "assign") and not _variables.is_reference(value)
 
     def densify(self, grads: _types.Gradients) -> _types.Gradients:
         return grads if self.owner._tflsc_keep_sparse else _gradients.densify(grads)
@@ -332,7 +333,7 @@ class LossScaleOptimizerBase(_tf.Optimizer):
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
-        wrapped = _graphs.variables_of(self._tflsc_wrapped)
+        wrapped = _variables.of(self._tflsc_wrapped)
         return wrapped + _scale.variables_of(self._tflsc_loss_scale)
 
     def get_slot(self, var: Any, name: str) -> Any:

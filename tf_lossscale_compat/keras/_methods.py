@@ -16,11 +16,11 @@ from tf_lossscale_compat._core import (
     _arguments,
     _autograph,
     _callers,
-    _graphs,
     _keras_versions,
     _replicas,
     _scale,
     _tf,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales, _managers
@@ -227,7 +227,7 @@ class CommonMethods(_KerasBase):
         Raises:
           ValueError: `weights` has another length, or an array has another shape than its variable.
         """
-        inner = _graphs.variables_of(self._optimizer)
+        inner = _variables.of(self._optimizer)
         variables = self._tflsc_all_variables()
         if len(weights) not in (len(inner), len(variables)):
             raise ValueError(
@@ -413,7 +413,7 @@ class CommonMethods(_KerasBase):
 
     def _tflsc_all_variables(self) -> _types.Variables:
         """Returns the variables whose values `set_weights` takes."""
-        return _graphs.variables_of(self._optimizer) + _scale.variables_of(self._loss_scale)
+        return _variables.of(self._optimizer) + _scale.variables_of(self._loss_scale)
 
     def _tflsc_variables_for_apply(
         self, trainable_variables: Iterable[Any] | None

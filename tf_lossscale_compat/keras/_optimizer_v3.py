@@ -15,9 +15,9 @@ from tf_lossscale_compat._core import (
     _arguments,
     _autograph,
     _callers,
-    _graphs,
     _scale,
     _tf,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.keras import _before_keras3, _keras_step, _methods
@@ -131,7 +131,7 @@ class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
         """
         # HDF5 files hold those of the loss scale too, and have no other place for them.
         saved = _scale.variables_of(self._loss_scale) if _callers.is_hdf5_saving() else []
-        return _methods.CallableList(_graphs.variables_of(self._optimizer) + saved)
+        return _methods.CallableList(_variables.of(self._optimizer) + saved)
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the inner optimizer's variables by number, and the loss scale's by name.
@@ -139,7 +139,7 @@ class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
         The latter are attributes of an HDF5 group: a plain optimizer reads the others only if the
         group has nothing else.
         """
-        for i, variable in enumerate(_graphs.variables_of(self._optimizer)):
+        for i, variable in enumerate(_variables.of(self._optimizer)):
             store[str(i)] = variable.numpy()
         attributes = getattr(store, "attrs", store)
         for name, variable in _methods.variables_by_name(self._loss_scale).items():
@@ -148,9 +148,7 @@ class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
     def load_own_variables(self, store: Any) -> None:
         """Reads the state from a `.keras` file, also of another loss scale or of none."""
         values = {**getattr(store, "attrs", {}), **store}
-        inner = {
-            str(i): variable for i, variable in enumerate(_graphs.variables_of(self._optimizer))
-        }
+        inner = {str(i): variable for i, variable in enumerate(_variables.of(self._optimizer))}
         if {name for name in values if name.isdigit()} != set(inner):
             logging.warning("The saved optimizer has other variables; none of them is loaded.")
             return
