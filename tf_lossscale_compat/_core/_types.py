@@ -45,13 +45,35 @@ if TYPE_CHECKING:
         apply_gradients: Any
         _is_wrapped_by_loss_scale_optimizer: bool
 
+    class OptimizerV2(KerasOptimizer):
+        """An optimizer of tf.keras up to 2.10, later a legacy one."""
+
+        learning_rate: Any
+        weights: list[Any]
+        get_gradients: Any
+        get_slot: Any
+        get_slot_names: Any
+        set_weights: Any
+        _compute_gradients: Any
+
+    class OptimizerV3(KerasOptimizer):
+        """An optimizer of tf.keras from 2.11 on, or of `tf_keras`."""
+
+        build: Any
+        compute_gradients: Any
+
     class Keras3Optimizer(KerasOptimizer):
         """An optimizer of Keras 3, or its own loss-scale class."""
 
+        apply: Any
+        build: Any
         built: bool
+        loss_scale_factor: float | None
         name: str
         _tracker: Any
         _variables: list[Any]
+        _trainable_variables: list[Any]
+        _trackable_children: Any
         _lookup_dependency: Any
         _track_variable: Any
         load_own_variables: Any

@@ -159,59 +159,6 @@ def _call_constructor(cls: Any, inner: _types.KerasOptimizer, arguments: dict[st
     return cls(inner, **arguments)
 
 
-def _construct(
-    owner: StableLossScaleOptimizerBase,
-    optimizer: Any,
-    arguments: dict[str, Any],
-    options: dict[str, Any],
-    unknown: Iterable[str] = (),
-) -> None:
-    """Does the work of both constructors.
-
-    `arguments` are the constructor's for the loss scale, `options` its others. `unknown` has the
-    names of those that it does not take.
-    """
-    family = owner._tflsc_family
-    if isinstance(optimizer, dict):
-        optimizer = _deserialize_inner(family, optimizer)
-    if unknown:
-        _methods.base_to_wrap(optimizer, family.optimizer_argument)
-        owner._tflsc_refuse_arguments(unknown)
-    owner._tflsc_check_name(options["name"])
-    _arguments.flag("count_skipped", options["count_skipped"], or_none=True)
-    _agreement.check_agree(options["agree"])
-    _methods.check_count_skipped(options["count_skipped"], optimizer)
-    owner._tflsc_check_can_wrap(optimizer)
-    owner._raise_if_strategy_unsupported()
-    identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
-    if _loss_scales.will_be_dynamic(identifier):
-        _agreement.check_takes_dynamic(optimizer)  # Before it makes variables.
-    loss_scale: _loss_scales.LossScale
-    if "loss_scale" in arguments:
-        loss_scale = _loss_scales.get(_loss_scales.require(arguments["loss_scale"]))
-        used = _tf.at_least(2, 4) and _scale.had_owner(loss_scale)
-        if used and type(loss_scale) is _loss_scales.DynamicLossScale:
-            # Its Keras optimizer was deleted, as in the next fold of a cross-validation. A new one
-            # with the same arguments takes its place, and the caller's stays as it is. So each fold
-            # begins alike, as in TensorFlow 2.4, whose class takes the arguments alone.
-            loss_scale = type(loss_scale).from_config(loss_scale.get_config())
-    else:
-        loss_scale = _from_stable_arguments(**arguments)
-    owner._tflsc_check_loss_scale(loss_scale)
-    agreement = _agreement.resolve(options["agree"], optimizer, loss_scale)
-    data = _methods.KerasData(_scaled_rule.ScaledRule(owner._tflsc_scaled_by_default))
-    # Without a `__setattr__`, so that checkpoints have only one name for each of these.
-    owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
-    options["name"] = owner._tflsc_init_base_class(options["name"])
-    data.options.update((option, value) for option, value in options.items() if value is not None)
-    data.agreement, data.constructed = agreement, True
-    _scale.set_owner(loss_scale, owner)
-
-
-def _serialize_inner(owner: StableLossScaleOptimizerBase) -> dict[str, Any]:
-    return owner._tflsc_family.keras.optimizers.serialize(owner._optimizer)
-
-
 class StableLossScaleOptimizerBase(_methods.CommonMethods):
     """Wraps a Keras optimizer with a dynamic or fixed loss scale.
 
@@ -287,7 +234,59 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
                 )
             arguments["loss_scale"] = loss_scale
         options = {"name": name, "count_skipped": count_skipped, "agree": agree}
-        _construct(self, inner_optimizer, arguments, options, unknown)
+        self._tflsc_construct(inner_optimizer, arguments, options, unknown)
+
+    def _tflsc_construct(
+        self,
+        optimizer: Any,
+        arguments: dict[str, Any],
+        options: dict[str, Any],
+        unknown: Iterable[str] = (),
+    ) -> None:
+        """Does the work of both constructors.
+
+        `arguments` are the constructor's for the loss scale, `options` its others. `unknown` has
+        the names of those that it does not take.
+        """
+        family = self._tflsc_family
+        if isinstance(optimizer, dict):
+            optimizer = _deserialize_inner(family, optimizer)
+        if unknown:
+            _methods.base_to_wrap(optimizer, family.optimizer_argument)
+            self._tflsc_refuse_arguments(unknown)
+        self._tflsc_check_name(options["name"])
+        _arguments.flag("count_skipped", options["count_skipped"], or_none=True)
+        _agreement.check_agree(options["agree"])
+        _methods.check_count_skipped(options["count_skipped"], optimizer)
+        self._tflsc_check_can_wrap(optimizer)
+        self._raise_if_strategy_unsupported()
+        identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
+        if _loss_scales.will_be_dynamic(identifier):
+            _agreement.check_takes_dynamic(optimizer)  # Before it makes variables.
+        loss_scale: _loss_scales.LossScale
+        if "loss_scale" in arguments:
+            loss_scale = _loss_scales.get(_loss_scales.require(arguments["loss_scale"]))
+            used = _tf.at_least(2, 4) and _scale.had_owner(loss_scale)
+            if used and type(loss_scale) is _loss_scales.DynamicLossScale:
+                # Its Keras optimizer was deleted, as in the next fold of a cross-validation. A new
+                # one with the same arguments takes its place, and the caller's stays as it is. So
+                # each fold begins alike, as in TensorFlow 2.4, whose class takes the arguments
+                # alone.
+                loss_scale = type(loss_scale).from_config(loss_scale.get_config())
+        else:
+            loss_scale = _from_stable_arguments(**arguments)
+        self._tflsc_check_loss_scale(loss_scale)
+        agreement = _agreement.resolve(options["agree"], optimizer, loss_scale)
+        data = _methods.KerasData(_scaled_rule.ScaledRule(self._tflsc_scaled_by_default))
+        # Without a `__setattr__`, so that checkpoints have only one name for each of these.
+        self.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
+        options["name"] = self._tflsc_init_base_class(options["name"])
+        data.options.update({k: v for k, v in options.items() if v is not None})
+        data.agreement, data.constructed = agreement, True
+        _scale.set_owner(loss_scale, self)
+
+    def _tflsc_serialize_inner(self) -> dict[str, Any]:
+        return self._tflsc_family.keras.optimizers.serialize(self._optimizer)
 
     @property
     def loss_scale(self) -> Any:
@@ -304,7 +303,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, a dict that JSON can hold."""
         config = {
-            "inner_optimizer": _serialize_inner(self),
+            "inner_optimizer": self._tflsc_serialize_inner(),
             "dynamic": self.dynamic,
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
@@ -412,7 +411,7 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
           ValueError: see there; or `loss_scale` is None or not a loss scale.
         """
         options = {"name": name, "count_skipped": count_skipped, "agree": agree}
-        _construct(self, optimizer, {"loss_scale": loss_scale}, options)
+        self._tflsc_construct(optimizer, {"loss_scale": loss_scale}, options)
 
     @property
     def loss_scale(self) -> _loss_scales.LossScale:
@@ -435,7 +434,7 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
     def get_config(self) -> dict[str, Any]:
         """Returns the configs of the inner optimizer and the loss scale in a dict, as in r2.0."""
         return {
-            "optimizer": _serialize_inner(self),
+            "optimizer": self._tflsc_serialize_inner(),
             "loss_scale": _loss_scales.serialize(self._loss_scale),
             **_options_of(self._tflsc),
         }

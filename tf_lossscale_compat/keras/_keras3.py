@@ -66,6 +66,7 @@ class Keras3Step(_keras_step.KerasStep):
     """One call of an optimizer of Keras 3."""
 
     owner: Keras3Methods
+    wrapped: _types.Keras3Optimizer
     counts_skipped_by_default = False
 
     # Gradients are divided as by Keras' own class.
@@ -144,6 +145,7 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
     # All of Keras' own class are dynamic, and it refuses the entry.
     _tflsc_config_says_dynamic = False
 
+    _optimizer: _types.Keras3Optimizer
     dynamic_scale: Any
     exclude_from_weight_decay = _methods.inner_property("exclude_from_weight_decay")
 
@@ -161,7 +163,8 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
     def iterations(self, variable: Any) -> None:
         self._track_trackable(variable, "iterations")
 
-    inner_optimizer: Any = None  # Keras' own class has an attribute and not a property.
+    # Keras' own class has an attribute and not a property.
+    inner_optimizer: _types.Keras3Optimizer = None  # type: ignore[assignment]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "dynamic_scale" and not hasattr(value, "assign"):

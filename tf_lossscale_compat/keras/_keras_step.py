@@ -20,6 +20,7 @@ class KerasStep(_step.Step):
     """One call of a loss-scale optimizer, the owner. It does what that Keras' own class does."""
 
     owner: _methods.CommonMethods
+    wrapped: _types.KerasOptimizer
     # True if that Keras' own loss-scale optimizer counts skipped steps as iterations.
     counts_skipped_by_default = True
     # Name of the method that returns (gradient, variable) pairs for `minimize`, if there is one.

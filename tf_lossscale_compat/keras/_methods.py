@@ -84,7 +84,7 @@ def inner_property(name: str) -> property:
 class CommonMethods(_KerasBase):
     """Base class of the loss-scale optimizers of each Keras."""
 
-    _optimizer: Any
+    _optimizer: _types.KerasOptimizer
     _loss_scale: _loss_scales.LossScale
     _tflsc: KerasData
     _tflsc_family: Family
@@ -165,7 +165,8 @@ class CommonMethods(_KerasBase):
         if _callers.is_loading_files():
             # `load_own_variables` has read the inner optimizer's state. Keras would go on to the
             # inner optimizer, and warn of files that have the state in one place.
-            names -= {"inner_optimizer", "_optimizer", "_tflsc_wrapped", "_trackable"}
+            names -= {"inner_optimizer", "_optimizer", "_trackable"}
+            names = {name for name in names if not name.startswith("_tflsc")}
         return names
 
     @property

@@ -37,6 +37,7 @@ def _check_clipping(optimizer: object) -> None:
 class OptimizerV2Step(_before_keras3.BeforeKeras3Step):
     """One call of an optimizer that wraps one derived from `OptimizerV2`."""
 
+    wrapped: _types.OptimizerV2
     counts_skipped_by_default = _tf.at_least(2, 3)
     compute_method = "_compute_gradients"
     updates_first = True
@@ -75,6 +76,7 @@ class OptimizerV2Step(_before_keras3.BeforeKeras3Step):
 class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
     """Base class of the loss-scale optimizers of this kind."""
 
+    _optimizer: _types.OptimizerV2
     _tflsc_step_class = OptimizerV2Step
     _tflsc_is_legacy = True
     _tflsc_registered_suffix = "V2"

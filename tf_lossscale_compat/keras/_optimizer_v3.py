@@ -30,6 +30,7 @@ class OptimizerV3Step(_before_keras3.BeforeKeras3Step):
     """One call of an optimizer that wraps one derived from `_BaseOptimizer`."""
 
     owner: OptimizerV3Methods
+    wrapped: _types.OptimizerV3
     compute_method = "compute_gradients"
     aggregating_methods = ("aggregate_gradients",)
     without_aggregation = {"skip_gradients_aggregation": True}
@@ -58,6 +59,7 @@ class OptimizerV3Step(_before_keras3.BeforeKeras3Step):
 class OptimizerV3Methods(_before_keras3.BeforeKeras3Methods):
     """Base class of the loss-scale optimizers of this kind."""
 
+    _optimizer: _types.OptimizerV3
     _tflsc_step_class = OptimizerV3Step
     _tflsc_is_legacy = False
     name: str
