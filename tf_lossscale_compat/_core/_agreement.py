@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Iterator, NoReturn
 
-from tf_lossscale_compat._core import _scale, _tf
+from tf_lossscale_compat._core import _scale_or_manager, _tf
 from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ def resolve(
     check_agree(agree)
     if isinstance(agree, HorovodAgreement):
         agree = None
-    if agree is not None and _scale.needs_gradients(loss_scale):
+    if agree is not None and _scale_or_manager.needs_gradients(loss_scale):
         raise ValueError(
             f"agree works on the finite flag, but {loss_scale!r} needs the gradients. Use a "
             "LossScaleManager, whose update_loss_scale takes that flag."
         )
-    if _scale.may_change(loss_scale) or _scale.is_read_by_user(loss_scale):
+    if _scale_or_manager.may_change(loss_scale) or _scale_or_manager.is_read_by_user(loss_scale):
         check_takes_dynamic(optimizer)
     for each in optimizer_chain(optimizer):
         agree = agreement_or_default(agree, each, loss_scale)
@@ -112,7 +112,7 @@ def agreement_or_default(
     Horovod also derives classes from this package's Keras optimizers, after their construction.
     """
     is_horovods = agree is None and is_horovod_class(type(optimizer))
-    if is_horovods and not _scale.needs_gradients(loss_scale):
+    if is_horovods and not _scale_or_manager.needs_gradients(loss_scale):
         return HorovodAgreement(getattr(optimizer, "process_set", None))
     return agree
 

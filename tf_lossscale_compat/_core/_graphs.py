@@ -84,12 +84,10 @@ def collect_train_op(train_op: tf.Operation) -> None:
 def to_current_graph(grads: _types.Gradients) -> _types.Gradients:
     """Returns gradients as tensors of the graph that is being built, such as a branch's graph.
 
-    Eager mode has no such graph, and returns them as they are.
+    Not for eager mode, which has no such graph.
     Keras' optimizers sum gradients over replicas when they apply them. If a user's optimizer has
     changed some gradients in the branch, TensorFlow rejects a sum with gradients from outside.
     """
-    if tf.executing_eagerly():
-        return grads
     graph = tf1.get_default_graph()
 
     def localize(grad: Any) -> Any:

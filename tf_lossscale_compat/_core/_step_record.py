@@ -14,7 +14,7 @@ from tf_lossscale_compat._core import (
     _gradients,
     _graphs,
     _replicas,
-    _scale,
+    _scale_or_manager,
     _tf,
     _variables,
 )
@@ -126,7 +126,7 @@ class StepRecord(_tf.Trackable):
             )
         _replicas.check_strategy()
         self.watched: Any = watched
-        variables = _scale.variables_of(self.loss_scale) + _variables.of(watched)
+        variables = _scale_or_manager.variables_of(self.loss_scale) + _variables.of(watched)
         with tf.init_scope(), _variables.scope_of(variables):
             self._finite_steps = self._make("finite_steps", 0)
             self._nonfinite_steps = self._make("nonfinite_steps", 0)
@@ -156,7 +156,7 @@ class StepRecord(_tf.Trackable):
     @property
     def loss_scale(self) -> Any:
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
-        return _scale.unwrap(self.watched._tflsc_loss_scale)
+        return _scale_or_manager.innermost(self.watched._tflsc_loss_scale)
 
     # Scalar tensors for any context. The key under which a graph keeps one is a variable.
 
@@ -221,14 +221,11 @@ class StepRecord(_tf.Trackable):
             text += f", the last {in_a_row} in a row"
         return text if skip is None else f"{text}; {_describe(skip)}"
 
-    def check(
-        self, max_consecutive_skips: _types.Integer | None = None, session: Any = None
-    ) -> None:
-        """Raises a LossScaleError if so many steps in a row were skipped; None is the record's."""
-        limit = _arguments.max_consecutive_skips(max_consecutive_skips)
-        limit = limit or self.max_consecutive_skips
+    def check(self, session: Any = None) -> None:
+        """Raises a LossScaleError if `max_consecutive_skips` steps in a row were skipped."""
+        limit = self.max_consecutive_skips
         if limit is None:
-            raise ValueError("max_consecutive_skips must be given here or to the StepRecord.")
+            raise ValueError("max_consecutive_skips must be given to the StepRecord.")
         _, _, in_a_row, skip, _ = self._read(session)
         if skip is not None and in_a_row >= limit:
             raise LossScaleError(
@@ -270,33 +267,31 @@ class StepRecord(_tf.Trackable):
         variables: _types.Variables,
         grads: _types.Gradients,
         finite: bool | tf.Tensor,
-        can_skip: bool,
+        may_skip: bool,
         scales: tuple[tf.Tensor | None, tf.Tensor | None],
     ) -> list[tf.Operation]:
         """Counts a step that has been taken; returns operations, in eager mode none.
 
         `finite` is False if the gradients are not finite or not applied; such a step is skipped if
-        `can_skip`. `scales` are those before and after the step; eager mode needs none if `finite`.
+        `may_skip`. `scales` are those before and after the step; eager mode needs none if `finite`.
         """
 
         def count_finite() -> Any:
             return _graphs.as_operation(_variables.add(self._finite_steps, 1))
 
         def count_nonfinite() -> Any:
-            before, last = (
-                _variables.snapshot_of(self._finite_steps),
-                _variables.snapshot_of(self._last),
-            )
-            number = before + _variables.snapshot_of(self._nonfinite_steps) + 1
+            snapshot_of = _variables.snapshot_of_variable
+            before, last = snapshot_of(self._finite_steps), snapshot_of(self._last)
+            number = before + snapshot_of(self._nonfinite_steps) + 1
             skips = [before, number, _in_a_row(last, before) + 1]
             applies = [before, last[1], tf.zeros_like(before)]
             with tf.control_dependencies([number, last]):
                 done = [_variables.add(self._nonfinite_steps, 1)]
-                if can_skip:
+                if may_skip:
                     done.append(_variables.add(self._skipped_steps, 1))
                     done.append(_variables.assign(self._last_scales, tf.stack(scales)))
                     done += self._count_gradients(variables, grads)
-                last = tf.stack(skips if can_skip else applies)
+                last = tf.stack(skips if may_skip else applies)
                 return _graphs.as_operation([*done, _variables.assign(self._last, last)])
 
         with _variables.scope_of([self._finite_steps]):
@@ -308,7 +303,7 @@ class StepRecord(_tf.Trackable):
                 # Names of variables in checkpoints depend on how many `cond` there are.
                 name = "skipped_step"
                 done = tf1.cond(tf.identity(finite), count_finite, count_nonfinite, name=name)
-        if self.max_consecutive_skips and tf.executing_eagerly() and can_skip and not finite:
+        if self.max_consecutive_skips and tf.executing_eagerly() and may_skip and not finite:
             self.check()
         return [] if done is None else [done]
 

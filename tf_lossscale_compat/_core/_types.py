@@ -126,9 +126,8 @@ if TYPE_CHECKING:
     Gradients = List[Gradient]
     Variables = List[Variable]
     Loss = Union[tf.Tensor, Callable[[], tf.Tensor]]
-    # Applies gradients to variables, in each replica.
-    Apply = Callable[[Gradients, Variables], Any]
-    Aggregate = Callable[[Gradients, Variables], Tuple[Gradients, Variables]]
+    Unzipped = Tuple[Gradients, Variables]  # Pairs as two lists.
+    Aggregate = Callable[[Gradients, Variables], Unzipped]
     Real = SupportsFloat
     Integer = Union[SupportsIndex, float]  # 2.0 is a whole number.
     # A function through which all processes agree.

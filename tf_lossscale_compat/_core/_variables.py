@@ -2,7 +2,16 @@
 
 A variable may have a copy for each replica. All copies get the same update, in each mode (graph,
 eager, `tf.function`) and under each strategy, inside or outside of its scope. In eager mode it is
-done immediately.
+done immediately. There are six ways to read. The first three are for a scale:
+
+| function | it returns | where |
+| --- | --- | --- |
+| `as_float32` | what follows a reference variable | a graph with the original's operations alone |
+| `snapshot` | what no later update changes | everywhere else |
+| `_scale_or_manager.scale_after_step` | what it is after the update | a record |
+| `deep_copy` | what was read before, kept from updates | a record |
+| `snapshot_of_variable` | what no assignment changes | a record's own variables |
+| `read_here` | what it is at this point of the graph | update rules |
 """
 
 from __future__ import annotations
@@ -56,7 +65,18 @@ def deep_copy(value: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.DeepCopy(x=value) if copies else value
 
 
-def snapshot_of(variable: tf.Variable) -> tf.Tensor:
+def as_float32(value: Any) -> tf.Tensor:
+    """Returns a scale as a float32 scalar tensor; that of a reference variable follows it."""
+    return tf.cast(tf.convert_to_tensor(value), tf.float32)
+
+
+def snapshot(value: Any) -> tf.Tensor:
+    """Returns a scale as a float32 scalar tensor that no update changes."""
+    scale = tf.cast(tf.convert_to_tensor(value), tf.float32)
+    return deep_copy(scale) if not tf.executing_eagerly() and is_reference(value) else scale
+
+
+def snapshot_of_variable(variable: tf.Variable) -> tf.Tensor:
     """Returns the value of `variable`, unaffected by later assignments."""
     value = tf.identity(variable)
     # A user's `variable_creator_scope` may make reference variables, whatever `use_resource` says.
@@ -139,6 +159,8 @@ def _grouped(assigned: Any) -> tf.Operation | tf.Tensor:
 
 def _check_copies(variables: Iterable[tf.Variable]) -> None:
     """Raises a ValueError if several replicas would each update the same variable."""
+    if tf.distribute.in_cross_replica_context():
+        return
     strategy = tf.distribute.get_strategy()
     for variable in variables:
         if not strategy.extended.variable_created_in_scope(variable):
@@ -153,7 +175,7 @@ def update_copies(
 ) -> tf.Operation | tf.Tensor | None:
     """Runs `change`, a function that assigns to some of `variables`, for all their copies."""
     with scope_of(variables):
-        if _replicas.in_replica_context():
+        if tf.distribute.has_strategy():
             _check_copies(variables)
         changed = change()
         return None if tf.executing_eagerly() else _grouped(changed)

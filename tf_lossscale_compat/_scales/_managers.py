@@ -10,7 +10,7 @@ from tf_lossscale_compat._core import (
     _autograph,
     _graphs,
     _replicas,
-    _scale,
+    _scale_or_manager,
     _tf,
     _variables,
 )
@@ -88,7 +88,7 @@ class FixedLossScaleManager(LossScaleManager):
         value = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
         self._loss_scale = value
         if not tf.executing_eagerly():
-            _scale.data_of(self).constant = (value, tf.constant(value, tf.float32))
+            _scale_or_manager.data_of(self).constant = (value, tf.constant(value, tf.float32))
 
     def get_loss_scale(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor, in any graph or function, or eagerly.
@@ -97,7 +97,7 @@ class FixedLossScaleManager(LossScaleManager):
         constant that the constructor made.
         """
         value = self._loss_scale
-        number, made = _scale.data_of(self).constant or (None, None)
+        number, made = _scale_or_manager.data_of(self).constant or (None, None)
         if made is not None and _graphs.can_use_tensors_of(made.graph) and number == value:
             return made
         return _graphs.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
@@ -107,7 +107,7 @@ class FixedLossScaleManager(LossScaleManager):
         return _graphs.as_operation(None)
 
     _tflsc_update = update_loss_scale
-    _tflsc_own_methods = get_loss_scale, update_loss_scale
+    _tflsc_our_methods = get_loss_scale, update_loss_scale
 
 
 class ExponentialUpdateLossScaleManager(LossScaleManager):
@@ -185,7 +185,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
             )
 
-        _scale.data_of(self).extra_config["init_loss_scale"] = initial_scale
+        _scale_or_manager.data_of(self).extra_config["init_loss_scale"] = initial_scale
         self._loss_scale = _variables.make(self, "loss_scale", initial_scale, tf.float32)
         self._num_good_steps = _variables.make(self, "good_steps", 0, tf.int32)
         self._num_bad_steps = _variables.make(self, "bad_steps", 0, tf.int32)
@@ -265,7 +265,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
             counters, lambda: [_variables.assign(each, 0) for each in counters]
         )
 
-    _tflsc_own_methods = get_loss_scale, update_loss_scale
+    _tflsc_our_methods = get_loss_scale, update_loss_scale
 
 
 def _as_flag(finite_grads: bool | tf.Tensor) -> tf.Tensor:
@@ -280,7 +280,7 @@ def config_of(manager: LossScaleManager) -> dict[str, Any]:
     if isinstance(manager, FixedLossScaleManager):
         return {"loss_scale": manager._loss_scale}
     others = {name[1:]: getattr(manager, name) for name in _ARGUMENTS}
-    return {**_scale.data_of(manager).extra_config, **others}
+    return {**_scale_or_manager.data_of(manager).extra_config, **others}
 
 
 for _public in (LossScaleManager, FixedLossScaleManager, ExponentialUpdateLossScaleManager):

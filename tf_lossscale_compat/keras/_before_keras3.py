@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, NoReturn
 
 from absl import logging
 
-from tf_lossscale_compat._core import _agreement, _gradients, _graphs, _step, _tf
+from tf_lossscale_compat._core import _agreement, _gradients, _graphs, _tf
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _keras_step, _methods
+from tf_lossscale_compat.keras import _base, _keras_step
 
 if TYPE_CHECKING:
     import types
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
 _lock = threading.Lock()
+# In TensorFlow 2.2 to 2.4, Keras' own class lets the inner optimizer aggregate. An override of
+# `apply_gradients`, such as that of tensorflow/models' AdamWeightDecay, may clip only if it does.
+_TRUSTS_OVERRIDES = _tf.at_least(2, 5)
 
 
 def _keeps_one_copy() -> bool:
@@ -75,22 +78,15 @@ class Aggregation:
     def _can_switch_off(self, option_name: str) -> bool:
         """Returns whether `apply_gradients` of the optimizer can be told not to aggregate."""
         apply_gradients = self._optimizer.apply_gradients
-        # In TensorFlow 2.2 to 2.4, Keras' own class lets the inner optimizer aggregate. An override
-        # of `apply_gradients`, such as that of tensorflow/models' AdamWeightDecay, may clip only if
-        # it aggregates.
-        trusted = _tf.at_least(2, 5) or _keras_step.are_keras_methods(
-            self._optimizer, ["apply_gradients"]
-        )
+        names = ["apply_gradients"]
         return (
             bool(self._methods)
-            and trusted
+            and (_TRUSTS_OVERRIDES or _keras_step.are_keras_methods(self._optimizer, names))
             and _keras_step.takes_argument(apply_gradients, option_name)
             and not _keeps_one_copy()
         )
 
-    def aggregate(
-        self, grads: _types.Gradients, variables: _types.Variables
-    ) -> tuple[_types.Gradients, _types.Variables]:
+    def aggregate(self, grads: _types.Gradients, variables: _types.Variables) -> _types.Unzipped:
         """Returns aggregated gradients and their variables; both are lists."""
         pairs = list(zip(grads, variables))
         for name in self._methods:
@@ -127,9 +123,7 @@ class Aggregation:
                     attributes.update(hidden)
 
 
-def filter_empty_gradients(
-    grads: _types.Gradients, variables: _types.Variables
-) -> tuple[_types.Gradients, _types.Variables]:
+def filter_empty_gradients(grads: _types.Gradients, variables: _types.Variables) -> _types.Unzipped:
     """Returns both lists without variables that have no gradient; a warning names these."""
     without = [var.name for grad, var in zip(grads, variables) if grad is None]
     if without:
@@ -147,7 +141,7 @@ class BeforeKeras3Step(_keras_step.KerasStep):
     `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
     """
 
-    owner: BeforeKeras3Methods
+    optimizer: BeforeKeras3OptimizerBase
     aggregating_methods: tuple[str, ...]  # `apply_gradients` of inner optimizers calls them.
     without_aggregation: dict[str, bool]  # Its argument that switches this off.
 
@@ -155,25 +149,22 @@ class BeforeKeras3Step(_keras_step.KerasStep):
 
     def __init__(
         self,
-        owner: BeforeKeras3Methods,
+        optimizer: BeforeKeras3OptimizerBase,
+        method_name: str = "apply_gradients",
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
         aggregates: bool = True,
     ) -> None:
-        super().__init__(owner)
+        super().__init__(optimizer, method_name)
         self._args, self._kwargs, self._aggregates = args, dict(kwargs or {}), aggregates
 
-    def check_pairs(
-        self, pairs: Iterable[_types.Pair]
-    ) -> tuple[_types.Gradients, _types.Variables]:
+    def check_pairs(self, pairs: Iterable[_types.Pair]) -> _types.Unzipped:
         """Checks pairs, and builds the optimizer where that Keras does; returns both lists."""
         raise NotImplementedError
 
-    def prepare(
-        self, grads_and_vars: Iterable[_types.Pair], method_name: str
-    ) -> tuple[_types.Gradients, _types.Variables]:
-        _step.check_context(method_name, self.check_strategy)
-        grads, variables = self.check_pairs(grads_and_vars)
+    def prepare(self, pairs: Iterable[_types.Pair]) -> _types.Unzipped:
+        self.check_context()
+        grads, variables = self.check_pairs(pairs)
         self._aggregation = Aggregation(type(self), self.wrapped, self._aggregates)
         if self._aggregation.aggregates_in_step:
             grads, variables = filter_empty_gradients(grads, variables)
@@ -181,20 +172,22 @@ class BeforeKeras3Step(_keras_step.KerasStep):
         return grads, variables
 
     def apply_with_wrapped(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
-        pairs = list(zip(_graphs.to_current_graph(grads), variables))
+        if not tf.executing_eagerly():
+            grads = _graphs.to_current_graph(grads)
+        pairs = list(zip(grads, variables))
         kwargs = {**self._kwargs, **self._aggregation.apply_kwargs}
         with self._aggregation.suppress_aggregation():
             return self.wrapped.apply_gradients(pairs, *self._args, **kwargs)
 
 
-class BeforeKeras3Methods(_methods.CommonMethods):
+class BeforeKeras3OptimizerBase(_base.KerasOptimizerBase):
     """Base class of the loss-scale optimizers of tf.keras; Keras 3 has none of these methods."""
 
     _tflsc_is_legacy: bool  # For `_tflsc_deserialize`, which returns an optimizer of either kind.
 
-    clipnorm = _methods.inner_property("clipnorm")
-    clipvalue = _methods.inner_property("clipvalue")
-    global_clipnorm = _methods.inner_property("global_clipnorm")
+    clipnorm = _base.inner_property("clipnorm")
+    clipvalue = _base.inner_property("clipvalue")
+    global_clipnorm = _base.inner_property("global_clipnorm")
 
     @property
     def inner_optimizer(self) -> Any:
@@ -208,7 +201,7 @@ class BeforeKeras3Methods(_methods.CommonMethods):
 
     @dynamic_scale.setter
     def dynamic_scale(self, value: object) -> NoReturn:
-        _methods.refuse_to_set(self, "dynamic_scale", value)
+        _base.refuse_to_set(self, "dynamic_scale", value)
 
     @property
     def _tflsc_agreement(self) -> _types.Agree | None:

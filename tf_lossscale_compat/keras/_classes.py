@@ -20,10 +20,10 @@ from tf_lossscale_compat._core import (
     _callers,
     _graphs,
     _keras_versions,
-    _scale,
+    _scale_or_manager,
 )
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat.keras import _lookup, _methods, _scaled_rule
+from tf_lossscale_compat.keras import _base, _lookup, _scaled_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -102,17 +102,17 @@ def _from_config(
     return _loss_scales.deserialize(loss_scale, custom_objects=loss_scales)
 
 
-def _options_of(data: _methods.KerasData) -> dict[str, Any]:
+def _options_of(data: _base.KerasData) -> dict[str, Any]:
     """Returns the entries of a config other than the inner optimizer and the loss scale in use."""
     holds_agree = "agree" in data.options
     return {**data.options, "agree": True} if holds_agree else data.options  # It is a function.
 
 
 def _arguments_of(
-    config: dict[str, Any], family: _methods.Family, custom_objects: dict[str, Any] | None
+    config: dict[str, Any], family: _base.Family, custom_objects: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Returns the constructor's arguments for a config of any version, without the optimizer."""
-    without_effect = family.methods_class._tflsc_without_effect
+    without_effect = family.optimizer_base._tflsc_without_effect
     arguments = {name: value for name, value in config.items() if name not in without_effect}
     if "loss_scale" in arguments or family.experimental:
         stable_arguments = {
@@ -139,9 +139,7 @@ def _rebuild(cls: Any, optimizer: _types.KerasOptimizer, arguments: dict[str, An
 
 
 def _deserialize_inner(
-    family: _methods.Family,
-    config: dict[str, Any],
-    custom_objects: dict[str, Any] | None = None,
+    family: _base.Family, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
 ) -> Any:
     """Returns the inner optimizer that a config describes."""
     if not {"class_name", "config"} <= config.keys():
@@ -149,7 +147,7 @@ def _deserialize_inner(
     # A copy, because tf.keras changes a config that it deserializes.
     found = _lookup.family_for_config(family, config)
     copied = copy.deepcopy(config)
-    return found.methods_class._tflsc_deserialize(found.keras, copied, custom_objects)
+    return found.optimizer_base._tflsc_deserialize(found.keras, copied, custom_objects)
 
 
 def _call_constructor(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
@@ -159,7 +157,7 @@ def _call_constructor(cls: Any, inner: _types.KerasOptimizer, arguments: dict[st
     return cls(inner, **arguments)
 
 
-class StableLossScaleOptimizerBase(_methods.CommonMethods):
+class StableLossScaleOptimizerBase(_base.KerasOptimizerBase):
     """Wraps a Keras optimizer with a dynamic or fixed loss scale.
 
     The result is an optimizer of the same Keras as `inner_optimizer`: Keras 3 on TensorFlow,
@@ -252,12 +250,12 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         if isinstance(optimizer, dict):
             optimizer = _deserialize_inner(family, optimizer)
         if unknown:
-            _methods.base_to_wrap(optimizer, family.optimizer_argument)
+            _base.base_to_wrap(optimizer, family.optimizer_argument)
             self._tflsc_refuse_arguments(unknown)
         self._tflsc_check_name(options["name"])
         _arguments.flag("count_skipped", options["count_skipped"], or_none=True)
         _agreement.check_agree(options["agree"])
-        _methods.check_count_skipped(options["count_skipped"], optimizer)
+        _base.check_count_skipped(options["count_skipped"], optimizer)
         self._tflsc_check_can_wrap(optimizer)
         self._raise_if_strategy_unsupported()
         identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
@@ -266,7 +264,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         loss_scale: _loss_scales.LossScale
         if "loss_scale" in arguments:
             loss_scale = _loss_scales.get(_loss_scales.require(arguments["loss_scale"]))
-            used = _tf.at_least(2, 4) and _scale.had_owner(loss_scale)
+            used = _tf.at_least(2, 4) and _scale_or_manager.had_owner(loss_scale)
             if used and type(loss_scale) is _loss_scales.DynamicLossScale:
                 # Its Keras optimizer was deleted, as in the next fold of a cross-validation. A new
                 # one with the same arguments takes its place, and the caller's stays as it is. So
@@ -277,13 +275,13 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
             loss_scale = _from_stable_arguments(**arguments)
         self._tflsc_check_loss_scale(loss_scale)
         agreement = _agreement.resolve(options["agree"], optimizer, loss_scale)
-        data = _methods.KerasData(_scaled_rule.ScaledRule(self._tflsc_scaled_by_default))
+        data = _base.KerasData(_scaled_rule.ScaledRule(self._tflsc_scaled_by_default))
         # Without a `__setattr__`, so that checkpoints have only one name for each of these.
         self.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
         options["name"] = self._tflsc_init_base_class(options["name"])
         data.options.update({k: v for k, v in options.items() if v is not None})
         data.agreement, data.constructed = agreement, True
-        _scale.set_owner(loss_scale, self)
+        _scale_or_manager.set_owner(loss_scale, self)
 
     def _tflsc_serialize_inner(self) -> dict[str, Any]:
         return self._tflsc_family.keras.optimizers.serialize(self._optimizer)
@@ -298,7 +296,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
     @loss_scale.setter
     def loss_scale(self, value: NoReturn) -> None:
         """The loss scale's value; to set it, assign to `dynamic_scale`."""
-        _methods.refuse_to_set(self, "loss_scale", value)
+        _base.refuse_to_set(self, "loss_scale", value)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, a dict that JSON can hold."""
@@ -353,7 +351,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
             )
         if isinstance(inner, dict):
             inner = _deserialize_inner(cls._tflsc_family, inner, custom_objects)
-        base = _methods.base_to_wrap(inner, cls._tflsc_family.optimizer_argument)
+        base = _base.base_to_wrap(inner, cls._tflsc_family.optimizer_argument)
         family = _lookup.family_of(base, cls._tflsc_family.experimental)
         had_agree = arguments.pop("agree", False)
         new = _call_constructor(cls, inner, _arguments_of(arguments, family, custom_objects))
@@ -421,7 +419,7 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
         except in a Session's graph, where tensors compare by identity.
         """
         if _tf.at_least(2, 4):
-            _scale.data_of(self._loss_scale).compares_by_value = True
+            _scale_or_manager.data_of(self._loss_scale).compares_by_value = True
             if _graphs.in_session_graph():
                 self._loss_scale._as_graph_element()  # The graph may be finalized afterwards.
         return self._loss_scale
@@ -429,7 +427,7 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
     @loss_scale.setter
     def loss_scale(self, value: NoReturn) -> None:
         """The loss scale, which cannot be exchanged; see `dynamic_scale`."""
-        _methods.refuse_to_set(self, "loss_scale", value)
+        _base.refuse_to_set(self, "loss_scale", value)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the configs of the inner optimizer and the loss scale in a dict, as in r2.0."""
@@ -446,7 +444,7 @@ class _SiblingMetaclass(type):
     The public classes are of tf.keras' own family, and each has a sibling for every other family.
     """
 
-    _tflsc_family: _methods.Family
+    _tflsc_family: _base.Family
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         picked: type = cls
@@ -475,7 +473,7 @@ class _SiblingMetaclass(type):
         if super().__subclasscheck__(subclass):
             return True
         family = vars(cls).get("_tflsc_family")
-        if family is None or family.base is not _lookup.default_base():
+        if family is None or family.inner_base is not _lookup.default_base():
             return False
         stable, experimental = StableLossScaleOptimizerBase, ExperimentalLossScaleOptimizerBase
         return (experimental if family.experimental else stable) in subclass.__mro__
@@ -506,7 +504,7 @@ def _siblings(
 
     class LossScaleOptimizer(
         StableLossScaleOptimizerBase,
-        both[0].methods_class,  # type: ignore[misc]
+        both[0].optimizer_base,  # type: ignore[misc]
         both[0].original,  # type: ignore[misc]
         metaclass=Metaclass,
     ):
@@ -526,7 +524,6 @@ def _siblings(
     for cls, module in zip((LossScaleOptimizer, ExperimentalLossScaleOptimizer), modules):
         registered = cls.__name__ + cls._tflsc_registered_suffix
         cls.__module__, cls.__name__, cls.__qualname__ = module, *["LossScaleOptimizer"] * 2
-        _arguments.name_in_errors(cls)
         _register(both[0].keras, cls, registered)
     return LossScaleOptimizer, ExperimentalLossScaleOptimizer
 

@@ -16,13 +16,12 @@ from tf_lossscale_compat._core import (
     _gradients,
     _graphs,
     _replicas,
-    _scale,
-    _step,
+    _scale_or_manager,
     _tf,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat.keras import _keras_step, _methods, _scaled_rule
+from tf_lossscale_compat.keras import _base, _keras_step, _scaled_rule
 
 if TYPE_CHECKING:
     import types
@@ -30,18 +29,20 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
     # The base class of Keras 3's optimizers, for type checkers.
-    from tf_lossscale_compat._core._types import Keras3Optimizer as _Keras3Base
+    from tf_lossscale_compat._core._types import Keras3Optimizer as _Keras3Optimizer
 else:
-    _Keras3Base = object
+    _Keras3Optimizer = object
 
-_CommonMethods: Any = _methods.CommonMethods  # For the properties that get a setter here.
-# For errors: the call that an override of `scale_loss` or `apply_gradients` has to make.
-_CALL = {
-    _scaled_rule.GET_SCALED_LOSS: "call super().scale_loss",
-    _scaled_rule.GET_UNSCALED_GRADIENTS: (
-        "call get_unscaled_gradients, and super().apply_gradients(grads_and_vars, scaled=False)"
+_KerasOptimizerBase: Any = _base.KerasOptimizerBase  # For the properties that get a setter here.
+# What a step with scaled gradients does not call, what it does, and what that has to do there.
+_BYPASSED = (
+    ("get_scaled_loss", "scale_loss", "call super().scale_loss"),
+    (
+        "get_unscaled_gradients",
+        "apply_gradients",
+        "call get_unscaled_gradients, and super().apply_gradients(grads_and_vars, scaled=False)",
     ),
-}
+)
 
 _SUMS_NOTHING = (
     "Keras {} sums no gradients over replicas, with a loss-scale optimizer or without: in fit, and "
@@ -65,20 +66,22 @@ def _major_minor(version: str) -> tuple[int, ...]:
 class Keras3Step(_keras_step.KerasStep):
     """One call of an optimizer of Keras 3."""
 
-    owner: Keras3Methods
+    optimizer: Keras3OptimizerBase
     wrapped: _types.Keras3Optimizer
     counts_skipped_by_default = False
 
     # Gradients are divided as by Keras' own class.
 
-    def unscale(self, grads: _types.Gradients) -> _types.Gradients:
+    @staticmethod
+    def division(scale: tf.Tensor) -> _gradients.Division:
+        return _gradients.Division(scale, _gradients.divide)
+
+    @classmethod
+    def unscale(cls, scale: Any, grads: _types.Gradients) -> _types.Gradients:
         return [
             None if grad is None else tf.cast(divided, grad.dtype)
-            for grad, divided in zip(grads, super().unscale(grads))
+            for grad, divided in zip(grads, super().unscale(scale, grads))
         ]
-
-    def division(self, scale: tf.Tensor) -> _gradients.Division:
-        return _gradients.Division(scale, _gradients.divide)
 
     def compute_scaled_gradients(
         self, loss: _types.Loss, var_list: Any, tape: tf.GradientTape | None
@@ -94,29 +97,39 @@ class Keras3Step(_keras_step.KerasStep):
         variables = list(var_list() if callable(var_list) else var_list)
         return list(zip(tape.gradient(scaled, variables), variables))
 
-    def prepare(
-        self, grads_and_vars: Iterable[_types.Pair], method_name: str
-    ) -> tuple[_types.Gradients, _types.Variables]:
-        grads, variables = _keras_step.unzip_and_check(grads_and_vars)
-        if not self.owner.built:
-            _step.check_context(method_name, self.check_strategy)
+    def prepare(self, pairs: Iterable[_types.Pair]) -> _types.Unzipped:
+        grads, variables = _keras_step.unzip_and_check(pairs)
+        if not self.optimizer.built:
+            self.check_context()
         self.check_no_session_graph()
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-            version = self.owner._tflsc_family.keras.__version__
+            version = self.optimizer._tflsc_family.keras.__version__
             if _major_minor(version) < (3, 5):
-                self.owner._tflsc.scaled_rule.warn_once(_SUMS_NOTHING.format(version))
-        if not self.owner.built:
-            self.owner.build(variables)
+                self.optimizer._tflsc.scaled_rule.warn_once(_SUMS_NOTHING.format(version))
+        if not self.optimizer.built:
+            self.optimizer.build(variables)
         return grads, variables
 
     def apply_with_wrapped(self, grads: _types.Gradients, variables: _types.Variables) -> None:
-        self.wrapped.apply(_graphs.to_current_graph(grads), variables)
+        if not tf.executing_eagerly():
+            grads = _graphs.to_current_graph(grads)
+        self.wrapped.apply(grads, variables)
 
     def add_skipped_steps(self, number: int | tf.Tensor) -> None:
         self.wrapped.iterations.assign_add(number)
 
+    def check_bypassed(self) -> None:
+        """Raises a ValueError if a step with scaled gradients would silently bypass overrides."""
+        for name, caller, call in _BYPASSED:
+            if self.overrides(name) and not self.overrides(caller):
+                raise ValueError(
+                    f"{type(self.optimizer).__name__} overrides {name}, which fit of Keras 3 and "
+                    f"other steps with scale_loss do not call. Override {caller}, which they do "
+                    f"call: there {call}."
+                )
 
-class Keras3Methods(_methods.CommonMethods, _Keras3Base):
+
+class Keras3OptimizerBase(_base.KerasOptimizerBase, _Keras3Optimizer):
     """Base class of the loss-scale optimizers of Keras 3."""
 
     _tflsc_step_class = Keras3Step
@@ -132,7 +145,7 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
         "use_ema",
         "weight_decay",
     )
-    _tflsc_uncalled_methods = (
+    _tflsc_uncalled = (
         "_common_apply",
         "_stateful_handle_finite_grads",
         "_stateful_handle_non_finite_grads",
@@ -147,7 +160,7 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
 
     _optimizer: _types.Keras3Optimizer
     dynamic_scale: Any
-    exclude_from_weight_decay = _methods.inner_property("exclude_from_weight_decay")
+    exclude_from_weight_decay = _base.inner_property("exclude_from_weight_decay")
 
     # Before Keras 3.9, Keras' own class counts no steps, and its base class assigns a variable.
 
@@ -168,13 +181,13 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "dynamic_scale" and not hasattr(value, "assign"):
-            _methods.refuse_to_set(self, name, value)
+            _base.refuse_to_set(self, name, value)
         data: Any = vars(self).get("_tflsc")
         constructed = data is not None and data.constructed
         replaces_inner = constructed and name == "inner_optimizer"
         if replaces_inner:  # In Keras' own class it can be replaced, too.
             self._tflsc_check_can_wrap(value)
-            _methods.check_count_skipped(data.options.get("count_skipped"), value)
+            _base.check_count_skipped(data.options.get("count_skipped"), value)
         super().__setattr__(name, value)
         if replaces_inner:
             value.loss_scale_factor = None
@@ -202,24 +215,33 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
             return self._loss_scale
         return found
 
-    @_CommonMethods.initial_scale.setter
+    @_KerasOptimizerBase.initial_scale.setter
     def initial_scale(self, value: Any) -> None:
         value = _arguments.positive("initial_scale", value)
-        loss_scale = _settable_loss_scale(self, "initial_scale")
-        options = _scale.data_of(loss_scale).extra_config  # As the constructor was called.
+        loss_scale = self._tflsc_settable_loss_scale("initial_scale")
+        # As the constructor was called.
+        options = _scale_or_manager.data_of(loss_scale).extra_config
         floor, ceiling = options.get("min_loss_scale", 1.0), options.get("max_loss_scale")
         _loss_scales.checked_bounds("initial_scale", value, floor, ceiling)
         loss_scale._initial_loss_scale = value
         if not self.built:
             self.dynamic_scale.assign(value)
 
-    @_CommonMethods.dynamic_growth_steps.setter
+    @_KerasOptimizerBase.dynamic_growth_steps.setter
     def dynamic_growth_steps(self, value: Any) -> None:
         value = _arguments.step_count("dynamic_growth_steps", value, "int64")
-        _settable_loss_scale(self, "dynamic_growth_steps")._increment_period = value
+        self._tflsc_settable_loss_scale("dynamic_growth_steps")._increment_period = value
+
+    def _tflsc_settable_loss_scale(self, name: str) -> _loss_scales.DynamicLossScale:
+        if not isinstance(self._loss_scale, _loss_scales.DynamicLossScale):
+            raise AttributeError(
+                f"{name} can be set only if the loss scale is a DynamicLossScale, but it is "
+                f"{self._loss_scale!r}."
+            )
+        return self._loss_scale
 
     @property
-    def variables(self) -> _methods.CallableList:
+    def variables(self) -> _base.CallableList:
         """The variables of the optimizer, the loss scale and the inner optimizer.
 
         They are a list that can be called, because some optimizers before Keras 3 had a method.
@@ -229,7 +251,7 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
         # Slots are in lists. Attributes are the rate, and what a `Nadam` multiplies up.
         others = {id(each) for each in vars(inner).values()} - {id(inner.iterations)}
         called = [each for each in inner.variables if id(each) not in others]
-        return _methods.CallableList(super().variables, called)
+        return _base.CallableList(super().variables, called)
 
     def build(self, variables: Iterable[Any]) -> None:
         """Makes the inner optimizer's variables for these variables, once."""
@@ -288,12 +310,12 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
     ) -> Any:
         if args or kwargs:
             _refuse_step_arguments(self, [*map(repr, args), *kwargs])
-        pairs, rule = list(grads_and_vars), self._tflsc.scaled_rule
-        was_said = scaled is not None
-        scaled = rule.decide(scaled, pairs)
-        if scaled and not was_said and _scaled_rule.SCALE_LOSS in rule.called_methods:
-            _check_bypassed(self)
-        step = Keras3Step(self)
+        pairs, step = list(grads_and_vars), Keras3Step(self)
+        if not isinstance(scaled, bool):
+            rule = self._tflsc.scaled_rule
+            scaled = rule.decide(scaled, pairs)
+            if scaled and _scaled_rule.SCALE_LOSS in rule.called_methods:
+                step.check_bypassed()
         if step.overrides("apply"):  # Keras' own class calls it here, too.
             if not scaled:
                 raise ValueError(
@@ -353,7 +375,7 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
         values = [store[str(i)] for i in range(len(store.keys()))]
         # An optimizer that was not built saved fewer variables.
         may_be_other = saved_outer != len(outer) or not outer
-        if saved_outer < 0 or (may_be_other and not _methods.matches(values[saved_outer:], inner)):
+        if saved_outer < 0 or (may_be_other and not _base.matches(values[saved_outer:], inner)):
             super().load_own_variables(store)  # It warns.
             return
         # Files of Keras' own class have two of the loss scale's variables, first as here.
@@ -361,7 +383,7 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
         extra = len(self._tflsc.keras_variables) - 2 if dynamic else 0
         # The shapes and kinds of numbers tell another class of loss scale with as many variables.
         known_number = saved_outer in (len(outer), len(outer) - extra)
-        if known_number and _methods.matches(values[:saved_outer], outer):
+        if known_number and _base.matches(values[:saved_outer], outer):
             outer = outer[:saved_outer]
         else:
             logging.warning(
@@ -369,7 +391,7 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
                 self.name,
             )
             outer, values = [], values[saved_outer:]
-        _methods.assign_all([*outer, *inner], values)
+        _base.assign_all([*outer, *inner], values)
 
     # Making an optimizer.
 
@@ -410,7 +432,8 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
 
     @classmethod
     def _tflsc_check_loss_scale(cls, loss_scale: _loss_scales.LossScale) -> None:
-        _scale.check_has_no_owner(loss_scale)  # Division by the scale needs no reciprocal of it.
+        # Division by the scale needs no reciprocal of it.
+        _scale_or_manager.check_has_no_owner(loss_scale)
 
     @classmethod
     def _tflsc_deserialize(
@@ -455,7 +478,7 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
                 ("dynamic_scale", loss_scale.current_loss_scale),
             ):
                 setattr(self, name, self._tflsc_track_as_keras_variable(name, variable))
-        for name, variable in _methods.variables_by_name(loss_scale).items():
+        for name, variable in _base.variables_by_name(loss_scale).items():
             if not any(variable is each.value for each in keras_variables.values()):
                 self._tflsc_track_as_keras_variable(name, variable)
 
@@ -516,9 +539,9 @@ class Keras3Methods(_methods.CommonMethods, _Keras3Base):
         learning_rate.assign(getattr(inner, "learning_rate", learning_rate))
 
 
-def _refuse_step_arguments(owner: Keras3Methods, arguments: list[str]) -> NoReturn:
+def _refuse_step_arguments(optimizer: Keras3OptimizerBase, arguments: list[str]) -> NoReturn:
     """Raises the TypeError for arguments of `apply_gradients` that were gone with Keras 2."""
-    version = owner._tflsc_family.keras.__version__
+    version = optimizer._tflsc_family.keras.__version__
     cure = "Write apply_gradients(zip(grads, variables))."
     if any("aggregat" in each or each in ("True", "False") for each in arguments):
         cure = f"Delete that. Keras {version} always sums gradients over replicas: delete your "
@@ -527,30 +550,6 @@ def _refuse_step_arguments(owner: Keras3Methods, arguments: list[str]) -> NoRetu
             cure = f"Delete that. Keras {version} sums no gradients over replicas: keep your "
             cure += "own sum before this call."
     raise TypeError(
-        f"{type(owner).__name__}.apply_gradients takes grads_and_vars and scaled= on Keras 3, "
+        f"{type(optimizer).__name__}.apply_gradients takes grads_and_vars and scaled= on Keras 3, "
         f"got also {', '.join(arguments)}. {cure}"
     )
-
-
-def _settable_loss_scale(owner: Keras3Methods, name: str) -> _loss_scales.DynamicLossScale:
-    if not isinstance(owner._loss_scale, _loss_scales.DynamicLossScale):
-        raise AttributeError(
-            f"{name} can be set only if the loss scale is a DynamicLossScale, but it is "
-            f"{owner._loss_scale!r}."
-        )
-    return owner._loss_scale
-
-
-def _check_bypassed(owner: Keras3Methods) -> None:
-    """Raises a ValueError if a step with scaled gradients would silently bypass overrides."""
-    for name, caller in (
-        (_scaled_rule.GET_SCALED_LOSS, "scale_loss"),
-        (_scaled_rule.GET_UNSCALED_GRADIENTS, "apply_gradients"),
-    ):
-        bypassed = _scale.overrides(owner, Keras3Methods, name)
-        if bypassed and not _scale.overrides(owner, Keras3Methods, caller):
-            raise ValueError(
-                f"{type(owner).__name__} overrides {name}, which fit of Keras 3 and other steps "
-                f"with scale_loss do not call. Override {caller}, which they do call: there "
-                f"{_CALL[name]}."
-            )

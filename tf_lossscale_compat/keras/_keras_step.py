@@ -7,19 +7,26 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
-from tf_lossscale_compat._core import _gradients, _graphs, _keras_versions, _scale, _step
+from tf_lossscale_compat._core import (
+    _gradients,
+    _graphs,
+    _keras_versions,
+    _scale_or_manager,
+    _step,
+    _variables,
+)
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat.keras import _scaled_rule
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
-    from tf_lossscale_compat.keras import _methods
+    from tf_lossscale_compat.keras import _base
 
 
 class KerasStep(_step.Step):
-    """One call of a loss-scale optimizer, the owner. It does what that Keras' own class does."""
+    """One call of a loss-scale optimizer. It does what that Keras' own class does."""
 
-    owner: _methods.CommonMethods
+    optimizer: _base.KerasOptimizerBase
     wrapped: _types.KerasOptimizer
     # True if that Keras' own loss-scale optimizer counts skipped steps as iterations.
     counts_skipped_by_default = True
@@ -29,44 +36,54 @@ class KerasStep(_step.Step):
     # arguments of that method.
     compute_scaled_gradients: Callable[..., list[_types.Pair]]
 
-    def __init__(self, owner: _methods.CommonMethods) -> None:
-        super().__init__(owner)
+    def __init__(
+        self, optimizer: _base.KerasOptimizerBase, method_name: str = "apply_gradients"
+    ) -> None:
+        super().__init__(optimizer, f"{type(optimizer).__name__}.{method_name}")
         default = self.counts_skipped_by_default
-        self.counts_skipped = owner._tflsc.options.get("count_skipped", default)
+        self.counts_skipped = optimizer._tflsc.options.get("count_skipped", default)
 
     def check_strategy(self) -> None:
-        self.owner._raise_if_strategy_unsupported()
+        self.optimizer._raise_if_strategy_unsupported()
 
     def add_skipped_steps(self, number: int | tf.Tensor) -> Any:
         iterations = self.wrapped.iterations
         return iterations.assign_add(tf.cast(number, iterations.dtype), read_value=False)
 
     def overrides(self, name: str) -> bool:
-        """Returns whether a subclass or a program overrides this public method of the owner."""
-        return _scale.overrides(self.owner, self.owner._tflsc_family.methods_class, name)
+        """Returns whether a subclass or a program overrides this method of the optimizer."""
+        optimizer, base = self.optimizer, self.optimizer._tflsc_family.optimizer_base
+        return name in vars(optimizer) or getattr(type(optimizer), name) is not getattr(base, name)
 
     # Scaling and unscaling.
 
-    def division(self, scale: tf.Tensor) -> _gradients.Division:
+    @staticmethod
+    def division(scale: tf.Tensor) -> _gradients.Division:
         """Returns the division of gradients by `scale`, as in that Keras."""
         return _gradients.Division(1.0 / scale)
 
-    def densify(self, grads: _types.Gradients) -> _types.Gradients:
+    @staticmethod
+    def densify(grads: _types.Gradients) -> _types.Gradients:
         """Returns gradients, made dense if that Keras does so before it divides them."""
         return grads
 
-    def unscale(self, grads: _types.Gradients) -> _types.Gradients:
-        """Returns gradients divided by the loss scale, as in that Keras."""
-        division = self.division(_scale.snapshot(self.read()))
-        return _gradients.unscale(self.densify(grads), division)
+    @classmethod
+    def unscale(cls, scale: Any, grads: _types.Gradients) -> _types.Gradients:
+        """Returns gradients divided by `scale`, which was just read, as in that Keras."""
+        division = cls.division(_variables.snapshot(scale))
+        return _gradients.unscale(cls.densify(grads), division)
+
+    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
+        """Returns `loss` times the loss scale, in the dtype of `loss`."""
+        return _scale_or_manager.scale_loss(loss, _variables.snapshot(self.read()))
 
     def scale_loss_on_tape(self, loss: _types.Loss, tape: tf.GradientTape | None) -> _types.Loss:
         """Returns the scaled `loss`, a tensor on `tape` or a function."""
-        scale: Callable[..., Any] = self.owner._tflsc_scale_loss
+        scale: Callable[..., Any] = self.scale_loss
         if self.overrides("get_scaled_loss"):
-            # The override records its own call. The step does the other half, and unscales.
-            self.owner._tflsc.scaled_rule.record_call(_scaled_rule.GET_UNSCALED_GRADIENTS)
-            scale = self.owner.get_scaled_loss
+            # The override notes its own call. The step does the other half, and unscales.
+            self.optimizer._tflsc.scaled_rule.note_call(_scaled_rule.GET_UNSCALED_GRADIENTS)
+            scale = self.optimizer.get_scaled_loss
         elif callable(loss):
             return lambda: scale(loss())
         with contextlib.nullcontext() if tape is None else tape:
@@ -74,11 +91,14 @@ class KerasStep(_step.Step):
 
     def unscale_pairs(self, grads_and_vars: Iterable[_types.Pair]) -> list[_types.Pair]:
         """Returns pairs with unscaled gradients."""
-        unscale, rule = self.unscale, self.owner._tflsc.scaled_rule
+        rule = self.optimizer._tflsc.scaled_rule
+        unscale: Callable[..., _types.Gradients]
         if self.overrides("get_unscaled_gradients"):
             # As above: the loss was scaled.
-            rule.record_call(_scaled_rule.GET_SCALED_LOSS)
-            unscale = self.owner.get_unscaled_gradients
+            rule.note_call(_scaled_rule.GET_SCALED_LOSS)
+            unscale = self.optimizer.get_unscaled_gradients
+        else:
+            unscale = functools.partial(self.unscale, self.read())
         grads, variables = _gradients.unzip(grads_and_vars)
         grads = map_except_overwrites(unscale, grads, variables)
         rule.remember_unscaled(grads)
@@ -93,17 +113,18 @@ class KerasStep(_step.Step):
         """
         overridden = self.overrides("apply_gradients")
         if self.compute_method and self.overrides(self.compute_method):
-            pairs, scaled = getattr(self.owner, self.compute_method)(*arguments, **keywords), False
+            compute = getattr(self.optimizer, self.compute_method)
+            pairs, scaled = compute(*arguments, **keywords), False
         else:
             pairs, scaled = self.compute_scaled_gradients(*arguments, **keywords), True
             if overridden or self.overrides("get_unscaled_gradients"):
-                self.owner._tflsc.scaled_rule.record_call("minimize")
+                self.optimizer._tflsc.scaled_rule.note_call("minimize")
                 pairs, scaled = self.unscale_pairs(pairs), False
         # A subclass's method may not take `scaled`, or take it and not pass it on. Before Keras 3
         # no optimizer takes `scaled`, and a subclass may pass all arguments to the inner optimizer.
         takes_scaled = not overridden or (
-            self.owner._tflsc_scaled_by_default
-            and takes_argument(self.owner.apply_gradients, "scaled")
+            self.optimizer._tflsc_scaled_by_default
+            and takes_argument(self.optimizer.apply_gradients, "scaled")
         )
         return pairs, {"scaled": scaled} if takes_scaled else {}
 
@@ -111,7 +132,7 @@ class KerasStep(_step.Step):
 
     def check_no_session_graph(self) -> None:
         """Raises a ValueError in a graph of a Session, where the optimizer makes no operation."""
-        if _graphs.in_session_graph():
+        if not tf.executing_eagerly() and _graphs.in_session_graph():
             raise ValueError(
                 f"{type(self.wrapped)!r} does not work in a tf.Graph for a Session: it makes no "
                 "operation that the session could run. Use eager mode or tf.function; or an "
@@ -119,29 +140,21 @@ class KerasStep(_step.Step):
                 "sessions."
             )
 
-    def prepare(
-        self, grads_and_vars: Iterable[_types.Pair], method_name: str
-    ) -> tuple[_types.Gradients, _types.Variables]:
+    def prepare(self, pairs: Iterable[_types.Pair]) -> _types.Unzipped:
         """Checks pairs of gradients and variables, and makes the optimizer's variables for them."""
         raise NotImplementedError
 
-    def take_pairs(
-        self,
-        grads_and_vars: Iterable[_types.Pair],
-        scaled: bool,
-        method_name: str = "apply_gradients",
-    ) -> Any:
+    def take_pairs(self, pairs: Iterable[_types.Pair], scaled: bool) -> Any:
         """Takes a step; see `Step.take`. It divides the gradients if they are `scaled`."""
-        method_name = f"{type(self.owner).__name__}.{method_name}"
-        grads, variables = self.prepare(grads_and_vars, method_name)
+        grads, variables = self.prepare(pairs)
         division = None
         if scaled:
-            division = self.division(_scale.snapshot(self.read()))
+            division = self.division(_variables.snapshot(self.read()))
             grads = self.densify(grads)
             if any(overwrite_flags(variables)):
                 grads = map_except_overwrites(_gradients.unscale, grads, variables, division)
                 division = None
-        return self.take(grads, variables, method_name, division)
+        return self.take(grads, variables, division)
 
 
 # Pairs of gradients and variables.
@@ -167,7 +180,7 @@ def map_except_overwrites(
 
 def unzip_and_check(
     grads_and_vars: Iterable[_types.Pair], may_be_empty: bool = False
-) -> tuple[_types.Gradients, _types.Variables]:
+) -> _types.Unzipped:
     """Returns both lists; raises a ValueError without a gradient, or pair unless `may_be_empty`."""
     grads, variables = _gradients.unzip(grads_and_vars)
     if not [grad for grad in grads if grad is not None] and not (may_be_empty and not grads):

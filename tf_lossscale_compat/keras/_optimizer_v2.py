@@ -5,9 +5,16 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Iterable
 
-from tf_lossscale_compat._core import _autograph, _callers, _gradients, _keras_versions, _scale, _tf
+from tf_lossscale_compat._core import (
+    _autograph,
+    _callers,
+    _gradients,
+    _keras_versions,
+    _scale_or_manager,
+    _tf,
+)
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _before_keras3, _keras_step, _methods
+from tf_lossscale_compat.keras import _base, _before_keras3, _keras_step
 
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
@@ -44,7 +51,8 @@ class OptimizerV2Step(_before_keras3.BeforeKeras3Step):
     aggregating_methods = ("_transform_unaggregated_gradients", "_aggregate_gradients")
     without_aggregation = {"experimental_aggregate_gradients": False}
 
-    def densify(self, grads: _types.Gradients) -> _types.Gradients:
+    @staticmethod
+    def densify(grads: _types.Gradients) -> _types.Gradients:
         """Returns gradients, made dense before TensorFlow 2.3 as by TensorFlow's own class.
 
         The numbers differ: for example, momentum moves all rows for a dense gradient, and only some
@@ -66,30 +74,28 @@ class OptimizerV2Step(_before_keras3.BeforeKeras3Step):
         scaled = self.scale_loss_on_tape(loss, tape)
         return self.wrapped._compute_gradients(scaled, var_list, grad_loss, **kwargs)
 
-    def check_pairs(
-        self, pairs: Iterable[_types.Pair]
-    ) -> tuple[_types.Gradients, _types.Variables]:
+    def check_pairs(self, pairs: Iterable[_types.Pair]) -> _types.Unzipped:
         # A model without trainable variables can be fitted, as with the inner optimizer alone.
         return _keras_step.unzip_and_check(pairs, may_be_empty=True)
 
 
-class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
+class OptimizerV2Base(_before_keras3.BeforeKeras3OptimizerBase):
     """Base class of the loss-scale optimizers of this kind."""
 
     _optimizer: _types.OptimizerV2
     _tflsc_step_class = OptimizerV2Step
     _tflsc_is_legacy = True
     _tflsc_registered_suffix = "V2"
-    _aggregate_gradients = _methods.inner_property("_aggregate_gradients")
-    _clip_gradients = _methods.inner_property("_clip_gradients")
-    _create_all_weights = _methods.inner_property("_create_all_weights")
-    _create_hypers = _methods.inner_property("_create_hypers")
-    _create_or_restore_slot_variable = _methods.inner_property("_create_or_restore_slot_variable")
-    _decayed_lr = _methods.inner_property("_decayed_lr")
-    _get_hyper = _methods.inner_property("_get_hyper")
-    _restore_slot_variable = _methods.inner_property("_restore_slot_variable")
-    _set_hyper = _methods.inner_property("_set_hyper")
-    add_slot = _methods.inner_property("add_slot")
+    _aggregate_gradients = _base.inner_property("_aggregate_gradients")
+    _clip_gradients = _base.inner_property("_clip_gradients")
+    _create_all_weights = _base.inner_property("_create_all_weights")
+    _create_hypers = _base.inner_property("_create_hypers")
+    _create_or_restore_slot_variable = _base.inner_property("_create_or_restore_slot_variable")
+    _decayed_lr = _base.inner_property("_decayed_lr")
+    _get_hyper = _base.inner_property("_get_hyper")
+    _restore_slot_variable = _base.inner_property("_restore_slot_variable")
+    _set_hyper = _base.inner_property("_set_hyper")
+    add_slot = _base.inner_property("add_slot")
 
     # Reading a rate makes variables of the hyperparameters, and a number that then takes the place
     # of a schedule is a constant of functions. So the rate is not read before it is set.
@@ -119,7 +125,7 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         grad_loss: tf.Tensor | None = None,
         tape: tf.GradientTape | None = None,
     ) -> list[_types.Pair]:
-        self._tflsc.scaled_rule.record_call("_compute_gradients")
+        self._tflsc.scaled_rule.note_call("_compute_gradients")
         step = OptimizerV2Step(self)
         return step.unscale_pairs(step.compute_scaled_gradients(loss, var_list, grad_loss, tape))
 
@@ -134,10 +140,10 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         Returns:
           A list of gradients, with the variables' shapes and dtypes.
         """
-        self._tflsc.scaled_rule.record_call("get_gradients")
+        self._tflsc.scaled_rule.note_call("get_gradients")
         _check_clipping(self._optimizer)
         scaled_grads = self._optimizer.get_gradients(self._tflsc_scale_loss(loss), params)
-        grads = OptimizerV2Step(self).unscale(scaled_grads)
+        grads = OptimizerV2Step.unscale(self._loss_scale(), scaled_grads)
         self._tflsc.scaled_rule.remember_unscaled(grads)
         return grads
 
@@ -179,8 +185,10 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
         elif name is not None:
             args = (name,)
         pairs = list(grads_and_vars)
-        scaled = self._tflsc.scaled_rule.decide(scaled, pairs)
-        step = OptimizerV2Step(self, args, kwargs, experimental_aggregate_gradients)
+        if not isinstance(scaled, bool):
+            scaled = self._tflsc.scaled_rule.decide(scaled, pairs)
+        aggregates = experimental_aggregate_gradients
+        step = OptimizerV2Step(self, args=args, kwargs=kwargs, aggregates=aggregates)
         return step.take_pairs(pairs, scaled)
 
     # State.
@@ -193,16 +201,16 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
     def weights(self) -> list[Any]:
         """The variables of the inner optimizer, without those of the loss scale; a list."""
         # HDF5 files hold those of the loss scale too, and have no other place for them.
-        saved = _scale.variables_of(self._loss_scale) if _callers.is_hdf5_saving() else []
+        saved = []
+        if _callers.is_hdf5_saving():
+            saved = _scale_or_manager.variables_of(self._loss_scale)
         return list(self._optimizer.weights) + saved
 
     def set_weights(self, weights: Any) -> None:
         variables = self._tflsc_all_variables()
         if len(weights) == len(variables):
             # In a graph, Keras' session assigns.
-            _methods.assign_all(
-                variables, weights, self._tflsc_family.keras.backend.batch_set_value
-            )
+            _base.assign_all(variables, weights, self._tflsc_family.keras.backend.batch_set_value)
         else:  # Adam's own method also takes the weights of Keras 1.
             self._optimizer.set_weights(weights)
 
@@ -241,5 +249,5 @@ class OptimizerV2Methods(_before_keras3.BeforeKeras3Methods):
 
     def _tflsc_track_loss_scale(self, loss_scale: _loss_scales.LossScale) -> None:
         super()._tflsc_track_loss_scale(loss_scale)
-        for variable in _scale.variables_of(loss_scale):
+        for variable in _scale_or_manager.variables_of(loss_scale):
             _keras_versions.track_in_session(variable)

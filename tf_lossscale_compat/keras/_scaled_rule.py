@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SCALE_LOSS = "scale_loss"
 GET_SCALED_LOSS = "get_scaled_loss"
 GET_UNSCALED_GRADIENTS = "get_unscaled_gradients"
-RECORDED_OVERRIDES = (SCALE_LOSS, GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS)
+NOTED_OVERRIDES = (SCALE_LOSS, GET_SCALED_LOSS, GET_UNSCALED_GRADIENTS)
 
 _SAY_SCALED = (
     "write apply_gradients(..., scaled=True), which divides the gradients by the loss scale, or "
@@ -82,7 +82,7 @@ class ScaledRule:
         return None if len(methods) > 1 and SCALE_LOSS in methods else SCALE_LOSS in methods
 
     @_autograph.do_not_convert
-    def record_call(self, method: str) -> None:
+    def note_call(self, method: str) -> None:
         """Records a call; raises a ValueError if a traced `apply_gradients` has another answer."""
         before = self._answer_after(self.called_methods)
         after = self._answer_after(self.called_methods | {method})
@@ -108,14 +108,12 @@ class ScaledRule:
         return bool(grads) and all(self._unscaled.get(id(grad)) is grad for grad in grads)
 
     def decide(self, scaled: Any, pairs: list[_types.Pair]) -> bool:
-        """Returns whether the gradients of these pairs are scaled; `scaled` is the caller's.
+        """Returns whether gradients of these pairs are scaled, if the caller's `scaled` is None.
 
         Raises a ValueError if the rule has two answers and the gradients are not known to be
         unscaled. Warns once for each optimizer if only one of two methods that belong together was
         ever called, or none.
         """
-        if isinstance(scaled, bool):
-            return scaled
         if scaled is not None:
             _arguments.flag("scaled", scaled, or_none=True)  # Raises the error.
         answer = self._answer_after(self.called_methods)

@@ -1,12 +1,13 @@
 """What the loss-scale optimizers of all Kerases have in common: public methods, state, checks.
 
-The module of each Keras derives a class from `CommonMethods` and one from `KerasStep`. Users derive
-from the former, so what no original has begins with `_tflsc` there.
+The module of each Keras derives a class from `KerasOptimizerBase` and one from `KerasStep`. Users
+derive from the former, so what no original has begins with `_tflsc` there.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from typing import TYPE_CHECKING, Any, Callable, Iterable, NamedTuple, NoReturn
 
 import numpy as np
@@ -18,7 +19,7 @@ from tf_lossscale_compat._core import (
     _callers,
     _keras_versions,
     _replicas,
-    _scale,
+    _scale_or_manager,
     _tf,
     _variables,
 )
@@ -34,19 +35,19 @@ if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
     # The base class of Keras' optimizers, for type checkers. At run time it depends on the family.
-    from tf_lossscale_compat._core._types import KerasOptimizer as _KerasBase
+    from tf_lossscale_compat._core._types import KerasOptimizer as _KerasOptimizer
     from tf_lossscale_compat.keras import _keras_step
 else:
-    _KerasBase = object
+    _KerasOptimizer = object
 
 
 class Family(NamedTuple):
     """The optimizers that derive from one base class of one Keras, and the classes around them."""
 
-    methods_class: type[CommonMethods]  # The base class of the family's loss-scale optimizers.
+    optimizer_base: type[KerasOptimizerBase]  # Of the family's loss-scale optimizers.
     keras: types.ModuleType
-    base: type  # All optimizers of the family derive from it.
-    original: type[Any]  # That Keras' own loss-scale class, or without one `base`.
+    inner_base: type  # Of the optimizers that they wrap.
+    original: type[Any]  # That Keras' own loss-scale class, or without one `inner_base`.
     experimental: bool  # The constructor takes a `LossScale`, as in r2.0.
 
     @property
@@ -71,17 +72,17 @@ class KerasData:
 def inner_property(name: str) -> property:
     """Returns a property that gets and sets the inner optimizer's attribute."""
 
-    def read(self: CommonMethods) -> Any:
+    def read(self: KerasOptimizerBase) -> Any:
         return getattr(self._optimizer, name)
 
-    def write(self: CommonMethods, value: Any) -> None:
+    def write(self: KerasOptimizerBase, value: Any) -> None:
         getattr(self._optimizer, name)  # Raises if the optimizer has no such attribute.
         setattr(self._optimizer, name, value)
 
     return property(read, write, doc=f"The inner optimizer's `{name}`.")
 
 
-class CommonMethods(_KerasBase):
+class KerasOptimizerBase(_KerasOptimizer):
     """Base class of the loss-scale optimizers of each Keras."""
 
     _optimizer: _types.KerasOptimizer
@@ -90,10 +91,7 @@ class CommonMethods(_KerasBase):
     _tflsc_family: Family
     _tflsc_step_class: type[_keras_step.KerasStep]
     # Methods that steps of that Keras' own class call.
-    _tflsc_uncalled_methods: tuple[str, ...] = (
-        "_apply_gradients",
-        "_apply_gradients_cross_replica",
-    )
+    _tflsc_uncalled: tuple[str, ...] = ("_apply_gradients", "_apply_gradients_cross_replica")
     # Hyperparameters that the wrapper has too, and in some versions its config, without an effect.
     _tflsc_without_effect: tuple[str, ...] = ()
     # Configs say `dynamic` even of a dynamic loss scale, which is the default.
@@ -109,37 +107,26 @@ class CommonMethods(_KerasBase):
         # A subclass's constructor may have arguments that no Keras' `__new__` takes.
         return object.__new__(cls)
 
-    # For a `Step`.
-
-    @property
-    def _tflsc_loss_scale(self) -> _loss_scales.LossScale:
-        return self._loss_scale
-
-    @property
-    def _tflsc_wrapped(self) -> Any:
-        return self._optimizer
-
-    @property
-    def _tflsc_agreement(self) -> _types.Agree | None:
-        return self._tflsc.agreement
+    # For a `Step`, which reads them without a call.
+    _tflsc_loss_scale = property(operator.attrgetter("_loss_scale"))
+    _tflsc_wrapped = property(operator.attrgetter("_optimizer"))
+    _tflsc_agreement = property(operator.attrgetter("_tflsc.agreement"))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         family = getattr(cls, "_tflsc_family", None)
-        if family is None:  # The methods of one kind of Keras.
+        if family is None:  # The base class of one kind of Keras.
             for name in ("apply_gradients", "scale_loss"):
-                getattr(cls, name).__doc__ = getattr(CommonMethods, name).__doc__
+                getattr(cls, name).__doc__ = getattr(KerasOptimizerBase, name).__doc__
             return
         # Keras' own class lacks some of these methods in some versions.
-        names = tuple(
-            name for name in cls._tflsc_uncalled_methods if hasattr(family.original, name)
-        )
+        names = tuple(name for name in cls._tflsc_uncalled if hasattr(family.original, name))
         _arguments.check_overrides(cls, family.original, names, "apply_gradients")
         # An override in a subclass or a mixin may not call the method that it overrides.
-        for name in _scaled_rule.RECORDED_OVERRIDES:
+        for name in _scaled_rule.NOTED_OVERRIDES:
             definer = next(base for base in cls.__mro__ if name in vars(base))
-            if definer is cls or not issubclass(definer, CommonMethods):
-                setattr(cls, name, _record_calls(name, vars(definer)[name]))
+            if definer is cls or not issubclass(definer, KerasOptimizerBase):
+                setattr(cls, name, _note_calls(name, vars(definer)[name]))
 
     def _raise_if_strategy_unsupported(self) -> None:
         """Raises a ValueError if loss scaling does not support the strategy in scope.
@@ -154,7 +141,7 @@ class CommonMethods(_KerasBase):
         if data is None:  # A subclass's constructor may set attributes first.
             object.__setattr__(self, name, value)
         elif name == "_loss_scale":  # Keras would track it a second time.
-            _set_loss_scale(self, value)
+            self._tflsc_set_loss_scale(value)
         else:
             if data.constructed and not name.startswith("_"):
                 _check_has_effect(self, name, value)
@@ -188,7 +175,7 @@ class CommonMethods(_KerasBase):
     def dynamic(self) -> bool:
         """True unless the loss scale is a fixed one of this package."""
         fixed = (_loss_scales.FixedLossScale, _managers.FixedLossScaleManager)
-        return not isinstance(_scale.unwrap(self._loss_scale), fixed)
+        return not isinstance(_scale_or_manager.innermost(self._loss_scale), fixed)
 
     @property
     def initial_scale(self) -> float | None:
@@ -254,7 +241,7 @@ class CommonMethods(_KerasBase):
         Raises:
           ValueError: `apply_gradients` was traced before, for unscaled gradients.
         """
-        self._tflsc.scaled_rule.record_call(_scaled_rule.SCALE_LOSS)
+        self._tflsc.scaled_rule.note_call(_scaled_rule.SCALE_LOSS)
         return self._tflsc_scale_loss(loss)
 
     @_autograph.do_not_convert
@@ -270,7 +257,7 @@ class CommonMethods(_KerasBase):
         Raises:
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
-        self._tflsc.scaled_rule.record_call(_scaled_rule.GET_SCALED_LOSS)
+        self._tflsc.scaled_rule.note_call(_scaled_rule.GET_SCALED_LOSS)
         if callable(loss):
             return lambda: self._tflsc_scale_loss(loss())
         return self._tflsc_scale_loss(loss)
@@ -297,8 +284,8 @@ class CommonMethods(_KerasBase):
         for grad in grads:
             if isinstance(grad, (list, tuple)):
                 raise TypeError(f"grads must be a flat list of gradients, got {grad!r} in it.")
-        self._tflsc.scaled_rule.record_call(_scaled_rule.GET_UNSCALED_GRADIENTS)
-        unscaled = self._tflsc_step_class(self).unscale(grads)
+        self._tflsc.scaled_rule.note_call(_scaled_rule.GET_UNSCALED_GRADIENTS)
+        unscaled = self._tflsc_step_class.unscale(self._loss_scale(), grads)
         self._tflsc.scaled_rule.remember_unscaled(unscaled)
         return unscaled
 
@@ -361,11 +348,11 @@ class CommonMethods(_KerasBase):
             )
         pairs = list(zip(grads, variables))
         self._tflsc.scaled_rule.warn_if_divided_twice(pairs)
-        return self._tflsc_step_class(self).take_pairs(pairs, scaled=True, method_name="apply")
+        return self._tflsc_step_class(self, "apply").take_pairs(pairs, scaled=True)
 
     def _tflsc_scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         """Returns `loss` times the loss scale, in the dtype of `loss`."""
-        return _scale.scale_loss(loss, _scale.snapshot(self._loss_scale()))
+        return _scale_or_manager.scale_loss(loss, _variables.snapshot(self._loss_scale()))
 
     # Where Kerases differ. Constructors call these before the optimizer has any state.
 
@@ -383,7 +370,7 @@ class CommonMethods(_KerasBase):
     @classmethod
     def _tflsc_check_can_wrap(cls, optimizer: Any) -> None:
         """Raises a TypeError or ValueError if this class cannot wrap `optimizer`."""
-        argument, expected = cls._tflsc_family.optimizer_argument, cls._tflsc_family.base
+        argument, expected = cls._tflsc_family.optimizer_argument, cls._tflsc_family.inner_base
         if base_to_wrap(optimizer, argument) is not expected:
             raise TypeError(
                 f"{argument} must derive from {expected!r}, as {cls.__name__} wraps only such "
@@ -394,8 +381,8 @@ class CommonMethods(_KerasBase):
     @classmethod
     def _tflsc_check_loss_scale(cls, loss_scale: _loss_scales.LossScale) -> None:
         """Raises a ValueError if an optimizer of this class cannot have this loss scale."""
-        _scale.check_has_no_owner(loss_scale)
-        _scale.check_reciprocal(loss_scale)
+        _scale_or_manager.check_has_no_owner(loss_scale)
+        _scale_or_manager.check_reciprocal(loss_scale)
 
     def _tflsc_init_base_class(self, name: str | None) -> str | None:
         """Makes this an optimizer of that Keras; returns its name for configs, or None."""
@@ -412,9 +399,25 @@ class CommonMethods(_KerasBase):
         """Makes checkpoints and files hold this loss scale, and no earlier one."""
         self._track_trackable(loss_scale, "loss_scale", overwrite=True)
 
+    def _tflsc_set_loss_scale(self, loss_scale: _loss_scales.Identifier) -> None:
+        """Replaces the loss scale, as code for TensorFlow 2.0 does."""
+        old = self._loss_scale
+        if loss_scale is old:
+            return
+        new = _loss_scales.get(_loss_scales.require(loss_scale))
+        if _scale_or_manager.innermost(new) is _scale_or_manager.innermost(old):
+            return  # The same manager.
+        self._tflsc_check_loss_scale(new)
+        agreement = _agreement.resolve(self._tflsc.agreement, self._optimizer, new)
+        self._tflsc_track_loss_scale(new)
+        self._tflsc.agreement = agreement
+        self.__dict__["_loss_scale"] = new
+        _scale_or_manager.set_owner(new, self)
+        _scale_or_manager.set_owner(old, None)
+
     def _tflsc_all_variables(self) -> _types.Variables:
         """Returns the variables whose values `set_weights` takes."""
-        return _variables.of(self._optimizer) + _scale.variables_of(self._loss_scale)
+        return _variables.of(self._optimizer) + _scale_or_manager.variables_of(self._loss_scale)
 
     def _tflsc_variables_for_apply(
         self, trainable_variables: Iterable[Any] | None
@@ -423,23 +426,6 @@ class CommonMethods(_KerasBase):
         if trainable_variables is None:
             raise ValueError("trainable_variables must be the list of variables, got None.")
         return list(trainable_variables)
-
-
-def _set_loss_scale(owner: CommonMethods, loss_scale: _loss_scales.Identifier) -> None:
-    """Replaces the loss scale, as code for TensorFlow 2.0 does."""
-    old = owner._loss_scale
-    if loss_scale is old:
-        return
-    new = _loss_scales.get(_loss_scales.require(loss_scale))
-    if _scale.unwrap(new) is _scale.unwrap(old):  # The same manager.
-        return
-    owner._tflsc_check_loss_scale(new)
-    agreement = _agreement.resolve(owner._tflsc.agreement, owner._optimizer, new)
-    owner._tflsc_track_loss_scale(new)
-    owner._tflsc.agreement = agreement
-    owner.__dict__["_loss_scale"] = new
-    _scale.set_owner(new, owner)
-    _scale.set_owner(old, None)
 
 
 def base_to_wrap(optimizer: object, argument: str) -> type:
@@ -491,11 +477,11 @@ def check_count_skipped(count_skipped: bool | None, optimizer: Any) -> None:
         )
 
 
-def _record_calls(name: str, method: Any) -> Callable[..., Any]:
+def _note_calls(name: str, method: Any) -> Callable[..., Any]:
     """Returns `method`, a function or other descriptor, wrapped so that its calls are recorded."""
 
-    def call(self: CommonMethods, *args: Any, **kwargs: Any) -> Any:
-        self._tflsc.scaled_rule.record_call(name)
+    def call(self: KerasOptimizerBase, *args: Any, **kwargs: Any) -> Any:
+        self._tflsc.scaled_rule.note_call(name)
         result = method.__get__(self, type(self))(*args, **kwargs)
         if name == _scaled_rule.GET_UNSCALED_GRADIENTS:
             self._tflsc.scaled_rule.remember_unscaled(result)
@@ -504,34 +490,35 @@ def _record_calls(name: str, method: Any) -> Callable[..., Any]:
     return functools.update_wrapper(call, method) if callable(method) else call
 
 
-def _check_has_effect(owner: CommonMethods, name: str, value: Any) -> None:
+def _check_has_effect(wrapper: KerasOptimizerBase, name: str, value: Any) -> None:
     """Raises an AttributeError if a hyperparameter of the wrapper has no effect."""
-    inner = owner._optimizer
-    only_there = not (name in vars(owner) or hasattr(type(owner), name)) and hasattr(inner, name)
+    inner = wrapper._optimizer
+    is_here = name in vars(wrapper) or hasattr(type(wrapper), name)
+    only_there = not is_here and hasattr(inner, name)
     # Keras' own class of TensorFlow 2.4 and later sets these of the inner optimizer.
     passed_on = name in getattr(inner, "_hyper", ()) and _tf.at_least(2, 4)
-    no_effect = name in owner._tflsc_without_effect or (only_there and not passed_on)
+    no_effect = name in wrapper._tflsc_without_effect or (only_there and not passed_on)
     # `getattr` comes last: it may add operations to a graph, as for a learning rate.
-    if no_effect and value is not getattr(owner, name, None):
+    if no_effect and value is not getattr(wrapper, name, None):
         raise AttributeError(
-            f"{name} of a {type(owner).__name__} has no effect on training. Set it on the "
+            f"{name} of a {type(wrapper).__name__} has no effect on training. Set it on the "
             f"wrapped optimizer: inner_optimizer.{name} = {value!r}."
         )
 
 
-def refuse_to_set(owner: CommonMethods, name: str, value: object) -> NoReturn:
+def refuse_to_set(wrapper: KerasOptimizerBase, name: str, value: object) -> NoReturn:
     """Raises the AttributeError for setting the loss scale's value as an attribute."""
-    if getattr(owner, "dynamic_scale", None) is not None:
+    if getattr(wrapper, "dynamic_scale", None) is not None:
         how = f"cannot be set. Write optimizer.dynamic_scale.assign({value!r})."
-    elif owner.dynamic:
-        loss_scale = _scale.unwrap(owner._loss_scale)
+    elif wrapper.dynamic:
+        loss_scale = _scale_or_manager.innermost(wrapper._loss_scale)
         how = (
             f"cannot be set. Set it on {loss_scale!r}. For a manager of this package, write "
             f"manager.get_loss_scale().assign({value!r})."
         )
     else:
         how = "is fixed. Make another optimizer with that scale."
-    raise AttributeError(f"{name} of a {type(owner).__name__} {how}")
+    raise AttributeError(f"{name} of a {type(wrapper).__name__} {how}")
 
 
 # Values of variables, for files and `set_weights`.
@@ -558,7 +545,7 @@ def variables_by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variab
     the same one.
     """
     named: dict[str, tf.Variable] = {}
-    for variable in _scale.variables_of(loss_scale):
+    for variable in _scale_or_manager.variables_of(loss_scale):
         name = variable.name.split(":")[0].split("/")[-1]
         while name in named:
             name = f"{name}_{len(named)}"
