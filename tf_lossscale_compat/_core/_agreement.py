@@ -28,10 +28,9 @@ def resolve(
 ) -> _types.Agree | None:
     """Returns the function through which all processes agree, or None if none is needed.
 
-    If `agree` is None, or Horovod's function, which this returned before, Horovod's function is
-    taken if Horovod made the wrapped `optimizer`. A loss scale that needs gradients takes none,
-    because Horovod's gradients are the same in all processes. Raises an error if the three do not
-    go together.
+    A user's function is returned. Else it is Horovod's, if Horovod made the wrapped `optimizer` and
+    the loss scale needs no gradients: these are the same in all of Horovod's processes. `agree` may
+    be Horovod's from an earlier call. Raises an error if the three do not go together.
     """
     check_agree(agree)
     if isinstance(agree, HorovodAgreement):
@@ -107,7 +106,7 @@ def agreement_or_default(
     optimizer: _types.HasApplyGradients,
     loss_scale: _types.LossScaleOrManager,
 ) -> _types.Agree | None:
-    """Returns `agree`; if None, Horovod's, if it made the optimizer and the finite flag decides.
+    """Returns `agree`, or if it is None and Horovod made the optimizer, Horovod's; see `resolve`.
 
     Horovod also derives classes from this package's Keras optimizers, after their construction.
     """

@@ -1,7 +1,6 @@
 """Checks of arguments and of subclasses, shared by all public classes.
 
-Arguments are checked before this package makes any variable, so that a bad argument leaves nothing
-behind.
+Arguments are checked before any variable is made, so that a bad argument leaves nothing behind.
 """
 
 from __future__ import annotations

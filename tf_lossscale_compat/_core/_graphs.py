@@ -39,10 +39,9 @@ def can_use_tensors_of(graph: tf.Graph) -> bool:
 def once_per_graph(key: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
     """Makes a tensor, once per graph of a Session, so that it can be read when that is finalized.
 
-    `key` is an object that stands for the tensor. A call inside control flow also makes the graph's
-    tensor, if it is missing. But there, under control dependencies, and in functions, each call
-    returns a new one, because the value may depend on where it is read; so it does in replicas,
-    which read their own copies.
+    `key` is an object that stands for the tensor. The graph's tensor is outside of control flow.
+    Where a value may depend on the place, each call returns a new tensor: inside control flow,
+    under control dependencies, in functions, and in replicas, which read their own copies.
     """
     if tf.executing_eagerly():
         return make()

@@ -1,7 +1,4 @@
-"""Errors for names that a module of this package does not have.
-
-`from module import name` drops the message of an AttributeError, and keeps that of an ImportError.
-"""
+"""Errors for names that a module of this package does not have."""
 
 from __future__ import annotations
 
@@ -34,6 +31,7 @@ def error_of(module: str, name: str) -> Exception:
         message += f". All but loss scaling stays in Keras, in {home.rstrip('.')}{new}."
     else:  # It may be a submodule, which is imported after an AttributeError.
         return AttributeError(message)
+    # `from module import name` drops the message of an AttributeError.
     imports = sys._getframe(2).f_code.co_name == "_handle_fromlist"
     return ImportError(message) if imports else AttributeError(message)
 

@@ -49,8 +49,7 @@ def _supported_strategies() -> tuple[type, ...]:
 
 
 # Strategies of TensorFlow 1.15, of its core and its contrib, that are supported in one process:
-# Estimators take them as `train_distribute=`. Their workers in a cluster take separate steps, or
-# were never tested.
+# Estimators take them as `train_distribute=`. Workers in a cluster step apart, or are not tested.
 _IN_ONE_PROCESS = (
     "ParameterServerStrategy",
     "ParameterServerStrategyV1",
@@ -90,8 +89,7 @@ def check_strategy() -> None:
 def all_reduce_sum(fn: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
     """Returns the sum of `fn(*args)`, a tensor, over all replicas, each with its own arguments.
 
-    `args` is a tuple of nested structures; in a cross-replica context their leaves may be
-    per-replica.
+    `args` are nested structures; in a cross-replica context their leaves may be per-replica.
     """
     if not tf.distribute.has_strategy():
         return fn(*args)
@@ -166,8 +164,7 @@ class _WholeVariable:
 def call_for_each_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> tf.Operation | None:
     """Runs `fn(*args)` in every replica; without a strategy or inside a replica, runs it once.
 
-    `args` is a tuple of nested structures; each replica is given its own part of them. Returns an
-    operation; None in eager mode.
+    A replica is given its own part of nested structures. Returns an operation; None in eager mode.
     """
     if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
         result = fn(*args)
@@ -180,8 +177,6 @@ def call_for_each_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> tf.O
         return _graphs.as_operation(fn(*parts))
 
     strategy = tf.distribute.get_strategy()
-    wrapped = tf.nest.map_structure(
-        lambda v: _WholeVariable(v) if hasattr(v, "assign") else v, args
-    )
-    results = strategy.extended.call_for_each_replica(in_replica, args=wrapped)
+    whole = tf.nest.map_structure(lambda v: _WholeVariable(v) if hasattr(v, "assign") else v, args)
+    results = strategy.extended.call_for_each_replica(in_replica, args=whole)
     return None if tf.executing_eagerly() else strategy.group(results)

@@ -3,14 +3,12 @@
 The caller has multiplied the loss by the scale. `Step.take` divides the gradients, unless the
 caller has, and runs the rest for all replicas as one. Each replica tests its own gradients, and one
 scalar is reduced over replicas and workers. Processes outside `tf.distribute` agree through the
-optimizer's `agree`. If all gradients are finite, the wrapped optimizer applies them in each
-replica, else the step is skipped, unless the loss scale never skips one. Then the loss scale is
-updated, and a record counts the step.
+optimizer's `agree`. Then the wrapped optimizer applies the gradients in each replica, or the step
+is skipped. Then the loss scale is updated, and a record counts the step.
 
-The loss scale is updated after the optimizer has applied, so that it keeps its value if the
-optimizer fails. Two kinds of update come first: a user's `update(grads)`, which decides about the
-step, and those of `MixedPrecisionLossScaleOptimizer` and of Keras' `OptimizerV2` in graphs, as in
-the originals.
+The update comes last, so that the loss scale keeps its value if the optimizer fails. Two come
+first: a user's `update(grads)`, which decides about the step, and in graphs, as in the originals,
+those of `MixedPrecisionLossScaleOptimizer` and of Keras' `OptimizerV2`.
 """
 
 from __future__ import annotations
@@ -35,9 +33,8 @@ class _Decision(NamedTuple):
     """What is decided about a step before anything is applied."""
 
     should_apply: bool | tf.Tensor  # True itself if no such step is skipped.
-    finite: bool | tf.Tensor  # The flag that a record counts. If a user's update decides, as above.
-    # Updates the loss scale, unless a user's update has, and returns what that returned.
-    update: Callable[[], Any]
+    finite: bool | tf.Tensor  # What a record counts; `should_apply` if a user's update decides.
+    update: Callable[[], Any]  # Updates the loss scale, or returns what a user's update returned.
 
 
 class Step:
@@ -56,13 +53,11 @@ class Step:
 
     record: _step_record.StepRecord | None = None
     counts_skipped = False  # By `add_skipped_steps`.
-    # In graphs of the v1 optimizers the division cannot make NaN of a zero reciprocal of the loss
-    # scale. Such a step is skipped.
+    # Graphs of v1 optimizers cannot make NaN by a zero reciprocal of the scale, and skip the step.
     skips_zero_reciprocal = False
     # Aggregates unscaled gradients over replicas before they are tested.
     aggregate: _types.Aggregate | None = None
-    # In a graph the loss scale is updated before the conditional. The number in the conditional's
-    # name then follows those of the update.
+    # In a graph the update comes before the conditional, whose name then has a later number.
     updates_first = False
     name: str | None = None  # Of the step's operation.
     # Builds the conditional in a graph, as the original does. Its name is part of the names of
@@ -118,9 +113,8 @@ class Step:
     ) -> tf.Operation | tf.Tensor | None:
         """Divides, aggregates and tests gradients, applies or skips, and updates.
 
-        `division` is None if `grads` are unscaled. Returns None in eager mode; in a graph the
-        step's operation, or if no step can be skipped and there is no record, what the wrapped
-        optimizer returned.
+        `division` is None if `grads` are unscaled. Returns None in eager mode. In a graph it is the
+        step's operation; if nothing is tested or recorded, what the wrapped optimizer returned.
         """
         self.check_context()
         # Most eager steps have no record, and need no call for it.
@@ -217,9 +211,7 @@ class Step:
         with tf.control_dependencies([self._scale_before]):
             return self._call_update(grads_or_finite)
 
-    def _count(
-        self, grads: _types.Gradients, decision: _Decision, done: list[Any]
-    ) -> list[tf.Operation]:
+    def _count(self, grads: _types.Gradients, decision: _Decision, done: list[Any]) -> list[Any]:
         """Makes a record count the step, after what is `done`; returns a graph's operations."""
         if self.record is None:
             return []
@@ -255,8 +247,7 @@ class Step:
             return [apply() if should_apply else skip()]
         if not _graphs.compiled_by_xla():
             return [self.cond(should_apply, apply, skip)]
-        # XLA keeps the conditional only if the branch that skips does nothing, so the count is
-        # outside.
+        # XLA keeps the conditional only if one branch does nothing, so the count is outside.
         if self._should_select(variables):
 
             def apply_and_return_true() -> tf.Tensor:

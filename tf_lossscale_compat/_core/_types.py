@@ -2,8 +2,7 @@
 
 Numbers have the types that `float` and `operator.index` take, which include NumPy's and arrays; at
 run time `_arguments` takes fewer. Unions with NumPy's classes would be Any without NumPy. Public
-results that are an operation in graph mode and None in eager mode are Any, because callers know the
-mode.
+results that are an operation in graph mode and None in eager mode are Any: callers know the mode.
 """
 
 from __future__ import annotations
@@ -30,24 +29,18 @@ if TYPE_CHECKING:
 
         def __init__(self, use_locking: bool, name: str) -> None: ...
 
-    class Callback:
-        """The `Callback` of any Keras."""
-
+    class Callback:  # Of any Keras.
         model: Any
         params: Any
 
-    # The attributes of Keras' optimizers, wrapped or as a base class, that this package uses.
+    # What this package uses of Keras' optimizers, wrapped or as a base class.
 
     class KerasOptimizer(Trackable):
-        """An optimizer of any Keras."""
-
         iterations: Any
         apply_gradients: Any
         _is_wrapped_by_loss_scale_optimizer: bool
 
-    class OptimizerV2(KerasOptimizer):
-        """An optimizer of tf.keras up to 2.10, later a legacy one."""
-
+    class OptimizerV2(KerasOptimizer):  # Of tf.keras up to 2.10; later a legacy one.
         learning_rate: Any
         weights: list[Any]
         get_gradients: Any
@@ -56,15 +49,11 @@ if TYPE_CHECKING:
         set_weights: Any
         _compute_gradients: Any
 
-    class OptimizerV3(KerasOptimizer):
-        """An optimizer of tf.keras from 2.11 on, or of `tf_keras`."""
-
+    class OptimizerV3(KerasOptimizer):  # Of tf.keras from 2.11 on, and of `tf_keras`.
         build: Any
         compute_gradients: Any
 
-    class Keras3Optimizer(KerasOptimizer):
-        """An optimizer of Keras 3, or its own loss-scale class."""
-
+    class Keras3Optimizer(KerasOptimizer):  # Or the loss-scale class of Keras 3.
         apply: Any
         build: Any
         built: bool

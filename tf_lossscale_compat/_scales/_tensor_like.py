@@ -34,8 +34,7 @@ def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Any, object], 
 class TensorLike:
     """Provides arithmetic, order and conversions of the current loss scale.
 
-    A loss scale equals only itself. If its data say `compares_by_value`, it is also compared with
-    numbers and tensors by its value.
+    A loss scale equals only itself, or if its data say `compares_by_value`, numbers and tensors.
 
     There is no `__array__`: with it, eager TensorFlow would convert the loss scale to the dtype of
     an operator's other operand, where a float32 tensor, and any graph, raises an error.

@@ -6,6 +6,7 @@ classes, and names of methods there cannot clash with theirs.
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
@@ -63,8 +64,8 @@ class _V1Step(_step.Step):
         """Calls the wrapped optimizer's `compute_gradients` as the original does."""
         return list(self.wrapped.compute_gradients(loss, **options))
 
-    def called_loss(self, loss: _types.Loss) -> _types.Loss:
-        """Returns the loss, or what it returns where the original calls it before it scales it."""
+    def loss_to_scale(self, loss: _types.Loss) -> _types.Loss:
+        """Returns the loss to scale. A function stays one, unless the original calls it first."""
         return loss
 
     def original_reads_scale_twice(self, value: Any) -> bool:
@@ -85,7 +86,7 @@ class _V1Step(_step.Step):
         """Returns pairs of unscaled gradients and variables; see the optimizer's method."""
         # Makes as many operations as the original: the seeds of later operations depend on it.
         value = self.read()
-        loss = self.called_loss(loss)
+        loss = self.loss_to_scale(loss)
         scale = _variables.as_float32(value)  # Not a snapshot, which adds an operation.
         pairs = self.compute_with_wrapped(_scale_or_manager.scale_loss(loss, scale), options)
         if not tf.executing_eagerly() and self.original_reads_scale_twice(value):
@@ -102,14 +103,14 @@ class _V1Step(_step.Step):
     def minimize(self, loss: _types.Loss, options: dict[str, Any]) -> Any:
         """Computes and applies gradients, without user code between."""
         value = self.read()
-        loss = self.called_loss(loss)
+        loss = self.loss_to_scale(loss)
         scale = _variables.snapshot(value)  # Another step may assign in between.
         pairs = self.compute_with_wrapped(_scale_or_manager.scale_loss(loss, scale), options)
         return self.take_pairs(pairs, scale)
 
-    def take_pairs(self, grads_and_vars: list[_types.Pair], scale: tf.Tensor | None = None) -> Any:
+    def take_pairs(self, pairs: list[_types.Pair], scale: tf.Tensor | None = None) -> Any:
         """Takes a step; see `Step.take`. It divides the gradients by `scale`, if there is one."""
-        grads, variables = _gradients.unzip(grads_and_vars)
+        grads, variables = _gradients.unzip(pairs)
         if all(grad is None for grad in grads):
             names = [getattr(variable, "name", variable) for variable in variables]
             argument = "loss" if self.method_name == "minimize" else "grads_and_vars"
@@ -158,10 +159,10 @@ class _ContribStep(_V1Step):
     reciprocal = staticmethod(tf.math.reciprocal)
     cond = staticmethod(_graphs.cond_with_v1_names)
 
-    def called_loss(self, loss: _types.Loss) -> _types.Loss:
-        # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random
-        # operations in the loss depend on it, and the wrapped optimizer may not accept callables.
-        # It did so in functions of 1.15, too; those of TensorFlow 2 had no such optimizer.
+    def loss_to_scale(self, loss: _types.Loss) -> _types.Loss:
+        # r1.15's optimizer calls it before it makes an operation of the scale, in graphs and in
+        # functions of 1.15. Seeds of random operations in the loss depend on that. The wrapped
+        # optimizer may take no function. Functions of TensorFlow 2 had no such optimizer.
         if tf.executing_eagerly() or not callable(loss):
             return loss
         in_function = not _graphs.in_session_graph()
@@ -413,9 +414,7 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
         self._opt = opt
         super().__init__(opt, loss_scale_manager, agree)
 
-    @property
-    def _tflsc_wrapped(self) -> Any:
-        return self._opt
+    _tflsc_wrapped = property(operator.attrgetter("_opt"))
 
     @property
     def _loss_scale_manager(self) -> Any:
@@ -476,9 +475,7 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
         self._optimizer = opt
         super().__init__(opt, loss_scale, agree)
 
-    @property
-    def _tflsc_wrapped(self) -> Any:
-        return self._optimizer
+    _tflsc_wrapped = property(operator.attrgetter("_optimizer"))
 
     @property
     def _loss_scale(self) -> Any:

@@ -419,13 +419,11 @@ class KerasOptimizerBase(_KerasOptimizer):
         """Returns the variables whose values `set_weights` takes."""
         return _variables.of(self._optimizer) + _scale_or_manager.variables_of(self._loss_scale)
 
-    def _tflsc_variables_for_apply(
-        self, trainable_variables: Iterable[Any] | None
-    ) -> _types.Variables:
+    def _tflsc_variables_for_apply(self, variables: Iterable[Any] | None) -> _types.Variables:
         """Returns the variables of `apply`, a list."""
-        if trainable_variables is None:
+        if variables is None:
             raise ValueError("trainable_variables must be the list of variables, got None.")
-        return list(trainable_variables)
+        return list(variables)
 
 
 def base_to_wrap(optimizer: object, argument: str) -> type:
@@ -541,8 +539,7 @@ class CallableList(list):
 def variables_by_name(loss_scale: _loss_scales.LossScale) -> dict[str, tf.Variable]:
     """Returns a dict from names to a loss scale's variables; names are without scopes.
 
-    A name that another variable has gets a number: in eager mode all variables without a name have
-    the same one.
+    A name that is taken gets a number: in eager mode all variables without a name have the same.
     """
     named: dict[str, tf.Variable] = {}
     for variable in _scale_or_manager.variables_of(loss_scale):

@@ -115,15 +115,12 @@ def _arguments_of(
     without_effect = family.optimizer_base._tflsc_without_effect
     arguments = {name: value for name, value in config.items() if name not in without_effect}
     if "loss_scale" in arguments or family.experimental:
-        stable_arguments = {
-            name: arguments.pop(name) for name in _STABLE_ARGUMENTS if name in arguments
-        }
-        if "loss_scale" not in arguments:
-            arguments["loss_scale"] = _from_stable_arguments(**stable_arguments)
+        stable = {name: arguments.pop(name) for name in _STABLE_ARGUMENTS if name in arguments}
+        if "loss_scale" in arguments:
+            config = arguments["loss_scale"]
+            arguments["loss_scale"] = _from_config(family.keras, config, custom_objects)
         else:
-            arguments["loss_scale"] = _from_config(
-                family.keras, arguments["loss_scale"], custom_objects
-            )
+            arguments["loss_scale"] = _from_stable_arguments(**stable)
     return arguments
 
 
@@ -268,8 +265,7 @@ class StableLossScaleOptimizerBase(_base.KerasOptimizerBase):
             if used and type(loss_scale) is _loss_scales.DynamicLossScale:
                 # Its Keras optimizer was deleted, as in the next fold of a cross-validation. A new
                 # one with the same arguments takes its place, and the caller's stays as it is. So
-                # each fold begins alike, as in TensorFlow 2.4, whose class takes the arguments
-                # alone.
+                # each fold begins alike, as in TensorFlow 2.4, whose class takes arguments alone.
                 loss_scale = type(loss_scale).from_config(loss_scale.get_config())
         else:
             loss_scale = _from_stable_arguments(**arguments)

@@ -203,14 +203,14 @@ class Keras3OptimizerBase(_base.KerasOptimizerBase, _Keras3Optimizer):
         is_plain = not self._tflsc.keras_variables
         if not is_plain:
             self._tflsc_copy_count_and_rate()
-        return self._tflsc_children_in_checkpoint(is_plain, *args, **kwargs)
+        return self._tflsc_children(is_plain, *args, **kwargs)
 
     def _lookup_dependency(self, name: str, *children: Any) -> Any:
         saved = _callers.names_in_checkpoint()
         if not saved:
             return super()._lookup_dependency(name, *children)
         is_plain = "inner_optimizer" not in saved
-        found = self._tflsc_children_in_checkpoint(is_plain).get(name)
+        found = self._tflsc_children(is_plain).get(name)
         if found is None and name == "loss_scale":
             return self._loss_scale
         return found
@@ -497,11 +497,9 @@ class Keras3OptimizerBase(_base.KerasOptimizerBase, _Keras3Optimizer):
     def _tflsc_all_variables(self) -> _types.Variables:
         return self.variables
 
-    def _tflsc_variables_for_apply(
-        self, trainable_variables: Iterable[Any] | None
-    ) -> _types.Variables:
-        if trainable_variables is not None:
-            return list(trainable_variables)
+    def _tflsc_variables_for_apply(self, variables: Iterable[Any] | None) -> _types.Variables:
+        if variables is not None:
+            return list(variables)
         if not self.built:
             raise ValueError(
                 "trainable_variables may be left out only once the optimizer is built: call "
@@ -512,9 +510,7 @@ class Keras3OptimizerBase(_base.KerasOptimizerBase, _Keras3Optimizer):
     # A loss scale without variables leaves checkpoints and files as they are of the inner optimizer
     # alone. Else they are as those of Keras' own class, and each class reads the other's.
 
-    def _tflsc_children_in_checkpoint(
-        self, is_plain: bool, *args: Any, **kwargs: Any
-    ) -> dict[str, Any]:
+    def _tflsc_children(self, is_plain: bool, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Returns this optimizer's children, or those that a plain optimizer has."""
         children = self._tflsc_super_of_original()._trackable_children(*args, **kwargs)
         # All variables of these two are the optimizer's. Keras' own class has no such child, and

@@ -32,8 +32,7 @@ class KerasStep(_step.Step):
     counts_skipped_by_default = True
     # Name of the method that returns (gradient, variable) pairs for `minimize`, if there is one.
     compute_method: str | None = None
-    # Returns such pairs with scaled gradients, computed by the inner optimizer. It takes the
-    # arguments of that method.
+    # Takes the same arguments; returns pairs with the inner optimizer's gradients, still scaled.
     compute_scaled_gradients: Callable[..., list[_types.Pair]]
 
     def __init__(
@@ -178,11 +177,9 @@ def map_except_overwrites(
     return [grad if overwrite else new for grad, new, overwrite in zip(grads, results, overwrites)]
 
 
-def unzip_and_check(
-    grads_and_vars: Iterable[_types.Pair], may_be_empty: bool = False
-) -> _types.Unzipped:
+def unzip_and_check(pairs: Iterable[_types.Pair], may_be_empty: bool = False) -> _types.Unzipped:
     """Returns both lists; raises a ValueError without a gradient, or pair unless `may_be_empty`."""
-    grads, variables = _gradients.unzip(grads_and_vars)
+    grads, variables = _gradients.unzip(pairs)
     if not [grad for grad in grads if grad is not None] and not (may_be_empty and not grads):
         names = [getattr(variable, "name", variable) for variable in variables]
         raise ValueError(f"No gradients provided for any variable of {names}.")

@@ -55,8 +55,7 @@ class OptimizerV2Step(_before_keras3.BeforeKeras3Step):
     def densify(grads: _types.Gradients) -> _types.Gradients:
         """Returns gradients, made dense before TensorFlow 2.3 as by TensorFlow's own class.
 
-        The numbers differ: for example, momentum moves all rows for a dense gradient, and only some
-        for a sparse one.
+        Numbers differ: momentum moves all rows for a dense gradient, and some for a sparse one.
         """
         return grads if _tf.at_least(2, 3) else _gradients.densify(grads)
 
@@ -178,9 +177,8 @@ class OptimizerV2Base(_before_keras3.BeforeKeras3OptimizerBase):
         **kwargs: Any,
     ) -> Any:
         args: tuple[Any, ...] = ()  # The inner optimizer may have no `name` at this position.
-        if isinstance(name, str) and _keras_step.takes_argument(
-            self._optimizer.apply_gradients, "name"
-        ):
+        apply_gradients = self._optimizer.apply_gradients
+        if isinstance(name, str) and _keras_step.takes_argument(apply_gradients, "name"):
             kwargs["name"] = name
         elif name is not None:
             args = (name,)
@@ -201,10 +199,8 @@ class OptimizerV2Base(_before_keras3.BeforeKeras3OptimizerBase):
     def weights(self) -> list[Any]:
         """The variables of the inner optimizer, without those of the loss scale; a list."""
         # HDF5 files hold those of the loss scale too, and have no other place for them.
-        saved = []
-        if _callers.is_hdf5_saving():
-            saved = _scale_or_manager.variables_of(self._loss_scale)
-        return list(self._optimizer.weights) + saved
+        of_scale = _scale_or_manager.variables_of(self._loss_scale)
+        return list(self._optimizer.weights) + (of_scale if _callers.is_hdf5_saving() else [])
 
     def set_weights(self, weights: Any) -> None:
         variables = self._tflsc_all_variables()

@@ -1,7 +1,7 @@
 """Loss-scale optimizers of tf.keras in TensorFlow 2.11 to 2.15, also of `tf_keras`.
 
-TensorFlow 2.9 and 2.10 have them in `optimizers.experimental`. Keras' own loss-scale class for them
-is `LossScaleOptimizerV3`.
+TensorFlow 2.9 and 2.10 have them in `optimizers.experimental`. Keras' own loss-scale class is
+`LossScaleOptimizerV3`.
 """
 
 from __future__ import annotations
@@ -136,9 +136,8 @@ class OptimizerV3Base(_before_keras3.BeforeKeras3OptimizerBase):
         They are a list that can be called, because this was a method in TensorFlow 2.10.
         """
         # HDF5 files hold those of the loss scale too, and have no other place for them.
-        saved = []
-        if _callers.is_hdf5_saving():
-            saved = _scale_or_manager.variables_of(self._loss_scale)
+        of_scale = _scale_or_manager.variables_of(self._loss_scale)
+        saved = of_scale if _callers.is_hdf5_saving() else []
         return _base.CallableList(_variables.of(self._optimizer) + saved)
 
     def save_own_variables(self, store: Any) -> None:

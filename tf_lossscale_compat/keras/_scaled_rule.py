@@ -53,16 +53,21 @@ _DIVIDED_TWICE = (
 class ScaledRule:
     """Decides whether the gradients that `apply_gradients` of one optimizer gets are scaled.
 
-    Keras 3's own steps pass scaled gradients to it, and other steps unscaled ones. The caller says
-    which. If the caller does not, the rule goes by which methods were ever called on this
-    optimizer: not by their order, place or thread. A call that comes too late for a function that
-    was traced by the rule is an error. `apply` needs no rule, and its calls are not recorded. Those
-    of `minimize` are recorded if methods of a subclass see its gradients, which are then unscaled.
-    If the rule has two answers, gradients are recognized as unscaled if they are the objects that
-    this optimizer unscaled after the first `scale_loss`.
+    The caller says it, or the methods decide that were ever called on this optimizer, whatever
+    their order, place and thread:
+
+    | called | gradients are |
+    | --- | --- |
+    | none | scaled on Keras 3, whose own steps pass such, else unscaled |
+    | `scale_loss` alone | scaled |
+    | others alone | unscaled |
+    | `scale_loss` and others | an error, but for objects unscaled here after a `scale_loss` |
+
+    A call that comes too late for a function that was traced by the rule is an error. `apply` needs
+    no rule. `minimize` counts as one of the others if methods of a subclass see its gradients.
 
     Attributes:
-      called_methods: set of str, the recorded methods that were ever called.
+      called_methods: set of str, the noted methods that were ever called.
     """
 
     def __init__(self, scaled_by_default: bool) -> None:
@@ -83,7 +88,7 @@ class ScaledRule:
 
     @_autograph.do_not_convert
     def note_call(self, method: str) -> None:
-        """Records a call; raises a ValueError if a traced `apply_gradients` has another answer."""
+        """Notes a call; raises a ValueError if a traced `apply_gradients` has another answer."""
         before = self._answer_after(self.called_methods)
         after = self._answer_after(self.called_methods | {method})
         if self._traced and after is not before:
@@ -110,9 +115,8 @@ class ScaledRule:
     def decide(self, scaled: Any, pairs: list[_types.Pair]) -> bool:
         """Returns whether gradients of these pairs are scaled, if the caller's `scaled` is None.
 
-        Raises a ValueError if the rule has two answers and the gradients are not known to be
-        unscaled. Warns once for each optimizer if only one of two methods that belong together was
-        ever called, or none.
+        Raises a ValueError if the rule has two answers and they are not known to be unscaled. Warns
+        once for each optimizer if only one of two methods that belong together was called, or none.
         """
         if scaled is not None:
             _arguments.flag("scaled", scaled, or_none=True)  # Raises the error.

@@ -48,8 +48,7 @@ class LossScaleCallback(_Callback):
             strategy = getattr(self.model, "distribute_strategy", tf.distribute.get_strategy())
             with strategy.scope():
                 self.record = _step_record.StepRecord(self.model.optimizer)
-        if self._limit is not None:
-            self.record.max_consecutive_skips = self._limit
+        self.record.max_consecutive_skips = self._limit or self.record.max_consecutive_skips
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Checks, not at the end of a batch, where Keras 3 would wait for the device."""
