@@ -476,7 +476,7 @@ def check_count_skipped(count_skipped: bool | None, optimizer: Any) -> None:
 
 
 def _note_calls(name: str, method: Any) -> Callable[..., Any]:
-    """Returns `method`, a function or other descriptor, wrapped so that its calls are recorded."""
+    """Returns `method`, a function or other descriptor, wrapped so that its calls are noted."""
 
     def call(self: KerasOptimizerBase, *args: Any, **kwargs: Any) -> Any:
         self._tflsc.scaled_rule.note_call(name)
