@@ -2,16 +2,16 @@
 
 A variable may have a copy for each replica. All copies get the same update, in each mode (graph,
 eager, `tf.function`) and under each strategy, inside or outside of its scope. In eager mode it is
-done immediately. There are six ways to read. The first three are for a scale:
+done immediately. How to read a scale (the first three) or another value:
 
 | function | it returns | where |
 | --- | --- | --- |
-| `as_float32` | what follows a reference variable | a graph with the original's operations alone |
-| `snapshot` | what no later update changes | everywhere else |
-| `_scale_or_manager.scale_after_step` | what it is after the update | a record |
-| `deep_copy` | what was read before, kept from updates | a record |
-| `snapshot_of_variable` | what no assignment changes | a record's own variables |
-| `read_here` | what it is at this point of the graph | update rules |
+| `as_float32` | a scale, which follows a reference variable | a graph with the original's operations |
+| `snapshot` | a scale that no later update changes | everywhere else |
+| `_scale_or_manager.scale_after_step` | the scale after the update | a record |
+| `deep_copy` | a value that was read before, kept from updates | a record: the scale before |
+| `snapshot_of_variable` | a variable's value, kept from assignments | a record's variables |
+| `read_here` | a variable's value at this point of the graph | update rules |
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class ScaledRule:
     | none | scaled on Keras 3, whose own steps pass such, else unscaled |
     | `scale_loss` alone | scaled |
     | others alone | unscaled |
-    | `scale_loss` and others | an error, but for objects unscaled here after a `scale_loss` |
+    | `scale_loss` and others | unscaled if this optimizer unscaled them after it, else an error |
 
     A call that comes too late for a function that was traced by the rule is an error. `apply` needs
     no rule. `minimize` counts as one of the others if methods of a subclass see its gradients.
