@@ -6,7 +6,7 @@ done immediately. How to read a scale (the first three) or another value:
 
 | function | it returns | where |
 | --- | --- | --- |
-| `as_float32` | a scale, which follows a reference variable | a graph with the original's operations |
+| `as_float32` | a scale, which follows a reference variable | where graphs are the original's |
 | `snapshot` | a scale that no later update changes | everywhere else |
 | `_scale_or_manager.scale_after_step` | the scale after the update | a record |
 | `deep_copy` | a value that was read before, kept from updates | a record: the scale before |
