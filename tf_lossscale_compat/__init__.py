@@ -60,9 +60,9 @@ else:
         if name in _MODULES:
             return _importlib.import_module(f"{__name__}.{name}")
         if name not in _HOMES:
-            from tf_lossscale_compat._core import _callers
+            from tf_lossscale_compat._core import _missing_names
 
-            raise _callers.missing(__name__, name)
+            raise _missing_names.error_of(__name__, name)
         value = getattr(_importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
         globals()[name] = value  # Later uses do not call this function.
         return value

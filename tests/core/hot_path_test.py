@@ -17,7 +17,7 @@ from tf_lossscale_compat import (
     FixedLossScale,
     FixedLossScaleManager,
 )
-from tf_lossscale_compat._core import _gradients, _replicas, _tf
+from tf_lossscale_compat._core import _gradients, _tf, _variables
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
@@ -276,9 +276,9 @@ class EagerTest(modes.EagerTestCase):
 
     def test_python_compares_a_counter(self):
         counter = tf.Variable(2)
-        compared = [_replicas.reaches(counter, each) for each in (3, 4)]
+        compared = [_variables.reaches(counter, each) for each in (3, 4)]
         self.assertEqual(compared, [True, False])
-        self.assertIsInstance(_replicas.reaches(counter, 3), bool)
+        self.assertIsInstance(_variables.reaches(counter, 3), bool)
 
     @keras_homes.each((True, False))
     def test_apply_of_keras_unscales_and_tests_in_one(self, home, dynamic):

@@ -23,7 +23,7 @@ from tf_lossscale_compat import (
     LossScaleError,
     StepRecord,
 )
-from tf_lossscale_compat._core import _scale
+from tf_lossscale_compat._core import _scale_or_manager
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras.mixed_precision import LossScaleOptimizer
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
@@ -366,21 +366,23 @@ class CheckTest(modes.EagerTestCase):
         with modes.entered(mode) as entered:
             watched = Watched(_contrib()(), entered, names=True)
             record = watched.record
-            for factor in (1.0, NAN, NAN, 1.0, NAN, NAN):
+            with self.assertRaisesRegex(ValueError, "max_consecutive_skips must be given"):
+                record.check()
+            for factor in (1.0, NAN, NAN, 1.0, NAN, NAN, NAN):
+                record.max_consecutive_skips = None  # Or in eager mode the step raises.
                 watched.step(factor)
-                record.check(3)
-            watched.step(NAN)
-            record.check(4)
+                record.max_consecutive_skips = 4 if record.last_skip() else 1
+                record.check()
+            record.max_consecutive_skips = 3
             with self.assertRaisesRegex(
                 LossScaleError,
                 "3 steps in a row were skipped, since step 5, .*max_consecutive_skips=3.*"
                 "step 7 skipped: weight; loss scale 1 -> 1",
             ):
-                record.check(3)
-            with self.assertRaisesRegex(ValueError, "max_consecutive_skips must be given"):
                 record.check()
             watched.step(1.0)
-            record.check(1)
+            record.max_consecutive_skips = 1
+            record.check()
 
     def test_in_eager_mode_the_step_raises(self):
         watched = Watched(_contrib()(), max_consecutive_skips=2)
@@ -579,7 +581,9 @@ class GraphTest(modes.EagerTestCase):
         opt = MixedPrecisionLossScaleOptimizer(sgd(), DynamicLossScale(8.0))
         record, steps = StepRecord(opt, names=True), []
         opt.apply_gradients([(tf.ones([2]), weight)])  # The first makes the variables for names.
-        read = mock.patch.object(_scale, "read_for_record", wraps=_scale.read_for_record)
+        read = mock.patch.object(
+            _scale_or_manager, "scale_after_step", wraps=_scale_or_manager.scale_after_step
+        )
         look = mock.patch.object(record, "_count_gradients", wraps=record._count_gradients)
         with read as read, look as look:
             for factor in (1.0, INF):

@@ -242,7 +242,7 @@ ENTRIES = {
     ),
     "one_replica_of_keras_3": Entry(
         "keras.md",
-        "| a NaN on one GPU (replica), not the first, of a `MirroredStrategy` | **reaches the weights",
+        "| a NaN on one GPU (replica), not the first, of a `MirroredStrategy` | **reaches",
         lambda d: keras3(d) and any(fault[3] for fault in faults_before(d)),
     ),
     "lowered_period_of_keras_3": Entry(

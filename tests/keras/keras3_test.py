@@ -131,7 +131,7 @@ class DivisionTest(modes.EagerTestCase):
 class Keras3ClassTest(modes.EagerTestCase):
     def test_optimizers_of_keras_3_0_are_in_no_checkpoint(self):
         # They are no trackable objects, and so is a class that wraps them.
-        wrapper = object.__new__(type("Wrapper", (_keras3.Keras3Methods,), {}))
+        wrapper = object.__new__(type("Wrapper", (_keras3.Keras3OptimizerBase,), {}))
         wrapper._track_trackable(tf.Variable(1.0), "loss_scale", overwrite=True)
         self.assertEmpty(vars(wrapper))
 

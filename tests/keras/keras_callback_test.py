@@ -78,7 +78,7 @@ class KerasCallbackTest(modes.EagerTestCase):
         options = {"steps_per_execution": at_once} if at_once > 1 else {}
         if options and keras_homes.VERSION < (2, 4):
             self.skipTest("steps_per_execution came with TensorFlow 2.4")
-        model, record = self.compiled(home, traced=at_once > 1, **options)
+        model, record = self.compiled(home, traced=True, **options)
         callback = LossScaleCallback(record, every_n_steps, max_consecutive_skips=3)
         with self.assertRaisesRegex(LossScaleError, message):
             self.fit(model, callback, batches=batches, epochs=epochs)

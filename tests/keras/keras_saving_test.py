@@ -265,6 +265,19 @@ class UnbuiltTest(_Base):
         self.assertEqual(home.numpy(opt.iterations), 0)
 
 
+class LoaderTest(_Base):
+    """Keras' loaders walk `dir(optimizer)`, and load each optimizer there as a child."""
+
+    @parameterized.product(home=HOMES)
+    def test_sees_no_inner_optimizer(self, home):
+        opt = Stable(home.SGD(0.1))
+        library = {"__name__": "keras.saving_lib"}
+        exec("def _walk(opt): return dir(opt)\ndef _load_state(opt): return _walk(opt)", library)
+        seen = [getattr(opt, name, None) for name in library["_load_state"](opt)]
+        self.assertFalse([each for each in seen if each is opt.inner_optimizer])
+        self.assertIn("inner_optimizer", dir(opt))
+
+
 class ConfigTest(_Base):
     @parameterized.product(home=HOMES, wrapper=("dynamic", "bounded", "manager"))
     def test_round_trip(self, home, wrapper):

@@ -77,8 +77,8 @@ def members(cls, without=()):
 def of_family(cls):
     """The bases that a Keras optimizer has of the Keras that is installed."""
     kind = getattr(cls, "_tflsc_family", None)
-    bases = kind.methods_class.__mro__ if hasattr(kind, "methods_class") else ()
-    return [base for base in bases if base.__name__ != "CommonMethods"]  # Which all have.
+    bases = kind.optimizer_base.__mro__ if hasattr(kind, "optimizer_base") else ()
+    return [base for base in bases if base.__name__ != "KerasOptimizerBase"]  # Which all have.
 
 
 def constructor(cls):

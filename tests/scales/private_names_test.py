@@ -94,7 +94,8 @@ def _asked_for(code):
     asked += re.findall(r'\b(?:get|has)attr\([^"\n]*"(_(?!tflsc_)[a-z]\w+)"', code)
     imported = re.findall(r"\bfrom (tensorflow\.(?:python|core)[\w.]*) import (\w+)", code)
     return (set(asked) - defined).union(
-        re.findall(r'(?:inner_property\("|optimizer\.)(_[a-z]\w+)', code), map(".".join, imported)
+        re.findall(r'(?:inner_property\("|optimizer\.)(_(?!tflsc)[a-z]\w+)', code),
+        map(".".join, imported),
     )
 
 

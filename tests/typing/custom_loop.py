@@ -29,10 +29,11 @@ print(f"{scale:.1f}", float(scale), scale / 2.0, 1.0 / scale, scale > 1.0)
 scales: List[lsc.LossScale] = [of_21.FixedLossScale(8, skip_nonfinite=True), Growing()]
 growing: Growing = lsc.loss_scale.get(Growing.from_config({}))
 sgd = tf.compat.v1.train.GradientDescentOptimizer(0.1)
-record = lsc.StepRecord(experimental.MixedPrecisionLossScaleOptimizer(sgd, scale), names=True)
+wrapped = experimental.MixedPrecisionLossScaleOptimizer(sgd, scale)
+record = lsc.StepRecord(wrapped, names=True, max_consecutive_skips=3)
 steps: tf.Tensor = record.steps
 totals: Dict[str, int] = record.nonfinite_gradients()
-record.check(max_consecutive_skips=3)
+record.check()
 
 
 class Wrong(lsc.LossScale):

@@ -97,11 +97,6 @@ class ConstructorTest(modes.EagerTestCase):
                 cls(opt, "dynamic")
             self.assertEmpty(created)
 
-    @parameterized.parameters(*OPTIMIZERS.values())
-    def test_errors_about_arguments_name_a_public_class(self, cls):
-        for method in (cls.minimize, cls.apply_gradients, cls.__init__):
-            self.assertRegex(method.__qualname__, rf"LossScaleOptimizer\.{method.__name__}$")
-
     @parameterized.parameters(*BOTH, "rewrite")
     def test_contribs_optimizer_v2_is_no_keras_optimizer(self, which):
         if not originals.IS_TF1:

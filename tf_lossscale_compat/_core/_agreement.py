@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Iterator, NoReturn
 
-from tf_lossscale_compat._core import _scale, _tf
+from tf_lossscale_compat._core import _scale_or_manager, _tf
 from tf_lossscale_compat._core._tf import tf, tf1
 
 if TYPE_CHECKING:
@@ -28,20 +28,19 @@ def resolve(
 ) -> _types.Agree | None:
     """Returns the function through which all processes agree, or None if none is needed.
 
-    If `agree` is None, or Horovod's function, which this returned before, Horovod's function is
-    taken if Horovod made the wrapped `optimizer`. A loss scale that needs gradients takes none,
-    because Horovod's gradients are the same in all processes. Raises an error if the three do not
-    go together.
+    A user's function is returned. Else it is Horovod's, if Horovod made the wrapped `optimizer` and
+    the loss scale needs no gradients: these are the same in all of Horovod's processes. `agree` may
+    be Horovod's from an earlier call. Raises an error if the three do not go together.
     """
     check_agree(agree)
     if isinstance(agree, HorovodAgreement):
         agree = None
-    if agree is not None and _scale.needs_gradients(loss_scale):
+    if agree is not None and _scale_or_manager.needs_gradients(loss_scale):
         raise ValueError(
             f"agree works on the finite flag, but {loss_scale!r} needs the gradients. Use a "
             "LossScaleManager, whose update_loss_scale takes that flag."
         )
-    if _scale.may_change(loss_scale) or _scale.is_read_by_user(loss_scale):
+    if _scale_or_manager.may_change(loss_scale) or _scale_or_manager.is_read_by_user(loss_scale):
         check_takes_dynamic(optimizer)
     for each in optimizer_chain(optimizer):
         agree = agreement_or_default(agree, each, loss_scale)
@@ -107,12 +106,12 @@ def agreement_or_default(
     optimizer: _types.HasApplyGradients,
     loss_scale: _types.LossScaleOrManager,
 ) -> _types.Agree | None:
-    """Returns `agree`; if None, Horovod's, if it made the optimizer and the finite flag decides.
+    """Returns `agree`, or if it is None and Horovod made the optimizer, Horovod's; see `resolve`.
 
     Horovod also derives classes from this package's Keras optimizers, after their construction.
     """
     is_horovods = agree is None and is_horovod_class(type(optimizer))
-    if is_horovods and not _scale.needs_gradients(loss_scale):
+    if is_horovods and not _scale_or_manager.needs_gradients(loss_scale):
         return HorovodAgreement(getattr(optimizer, "process_set", None))
     return agree
 

@@ -1,13 +1,11 @@
 """Checks of arguments and of subclasses, shared by all public classes.
 
-Arguments are checked before this package makes any variable, so that a bad argument leaves nothing
-behind.
+Arguments are checked before any variable is made, so that a bad argument leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import numbers
-import types
 from typing import Any
 
 from tf_lossscale_compat._core._tf import tf  # First: it says what to do without TensorFlow.
@@ -15,8 +13,6 @@ from tf_lossscale_compat._core._tf import tf  # First: it says what to do withou
 # isort: split
 import numpy as np
 from absl import logging
-
-_PACKAGE = __name__.split(".")[0]
 
 
 def as_number(value: Any) -> Any:
@@ -129,21 +125,6 @@ def check_overrides(cls: type, base: type, names: tuple[str, ...], alternative: 
                     f"{cls.__name__} overrides {name}, which no step of this package calls. "
                     f"Override {alternative} instead."
                 )
-
-
-def name_in_errors(cls: type) -> None:
-    """Makes Python's errors about arguments of a public class's methods name that class.
-
-    Without this they name the private base class that has the method. Of a method that several
-    public classes inherit, they name the class of the last call.
-    """
-    bases = [base for base in cls.__mro__ if base.__module__.split(".")[0] == _PACKAGE]
-    for base in bases:
-        for name, value in vars(base).items():
-            function = getattr(value, "__func__", value)  # A class method has one.
-            while isinstance(function, types.FunctionType):
-                function.__qualname__ = f"{cls.__name__}.{name}"
-                function = getattr(function, "__wrapped__", None)
 
 
 def warn_odd(message: str, *values: Any) -> None:

@@ -1,4 +1,4 @@
-"""AutoGraph: off for the package's own functions, on for functions that users pass in."""
+"""AutoGraph: off for this package's functions, on for functions that users pass in."""
 
 from __future__ import annotations
 

@@ -3,14 +3,12 @@
 Object-based checkpointing calls slot methods of an optimizer, and looks up its children. Keras'
 code for files, and its `compile` before TensorFlow 2.4, read attributes. Only the stack shows that
 these call: they pass no argument for it, and call no other method of the optimizer before or after.
-
-`from module import name` drops the message of an AttributeError, and keeps that of an ImportError.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 
 def _caller() -> Any:
@@ -62,42 +60,3 @@ def is_compiling() -> bool:
     """Returns whether `Model.compile` of TensorFlow before 2.4 reads the calling property."""
     module = _module(_caller())
     return module.startswith("tensorflow") and module.endswith(".python.keras.engine.training")
-
-
-_HOMES = (
-    "Optimizers of Keras are wrapped by tf_lossscale_compat.keras.mixed_precision."
-    "LossScaleOptimizer; those of tf.compat.v1.train by tf_lossscale_compat.contrib."
-    "mixed_precision.LossScaleOptimizer, with a manager, or by tf_lossscale_compat.train."
-    "experimental.MixedPrecisionLossScaleOptimizer, with a loss scale."
-)
-
-
-def missing(module: str, name: str) -> Exception:
-    """Returns the error for a name that the calling `__getattr__` of a module does not find.
-
-    It says where the classes are that users look for, and what stays in Keras.
-    """
-    message = f"module {module!r} has no attribute {name!r}"
-    package, _, public = module.partition(".")
-    if "LossScaleOptimizer" in name:
-        message += f". {_HOMES}"
-    elif name == "LossScaleCallback" or name in sys.modules[package].__all__:
-        home = f"{package}.keras.callbacks" if name == "LossScaleCallback" else package
-        message += f". Write: from {home} import {name}."
-    elif "keras" in public or "policy" in name.lower():
-        home = f"tf.keras.{public.replace('keras', '').strip('.')}".replace(".experimental", "")
-        new = ", from 2.4 on as set_global_policy" * (name == "set_policy")
-        message += f". All but loss scaling stays in Keras, in {home.rstrip('.')}{new}."
-    else:  # It may be a submodule, which is imported after an AttributeError.
-        return AttributeError(message)
-    imports = sys._getframe(2).f_code.co_name == "_handle_fromlist"
-    return ImportError(message) if imports else AttributeError(message)
-
-
-def explain_missing(module: str) -> None:
-    """Makes a module raise that error. Type checkers do not see it, and know the names there."""
-
-    def get(name: str) -> NoReturn:
-        raise missing(module, name)
-
-    vars(sys.modules[module])["__getattr__"] = get

@@ -116,7 +116,7 @@ class Compiled:
 _is_subclass: Any = functools.lru_cache(maxsize=None)(issubclass)
 
 
-def unzip(pairs: Iterable[_types.Pair]) -> tuple[_types.Gradients, _types.Variables]:
+def unzip(pairs: Iterable[_types.Pair]) -> _types.Unzipped:
     """Returns the gradients and the variables of pairs, two lists."""
     pairs = list(pairs)
     return [grad for grad, _ in pairs], [variable for _, variable in pairs]

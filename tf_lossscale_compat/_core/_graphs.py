@@ -1,4 +1,4 @@
-"""The graph being built (of a Session, a function or a branch), its operations and variables."""
+"""The graph being built (of a Session, a function or a branch), and its operations."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ def can_use_tensors_of(graph: tf.Graph) -> bool:
 def once_per_graph(key: object, make: Callable[[], tf.Tensor]) -> tf.Tensor:
     """Makes a tensor, once per graph of a Session, so that it can be read when that is finalized.
 
-    `key` is an object that stands for the tensor. A call inside control flow also makes the graph's
-    tensor, if it is missing. But there, under control dependencies, and in functions, each call
-    returns a new one, because the value may depend on where it is read; so it does in replicas,
-    which read their own copies.
+    `key` is an object that stands for the tensor. The graph's tensor is outside of control flow.
+    Where a value may depend on the place, each call returns a new tensor: inside control flow,
+    under control dependencies, in functions, and in replicas, which read their own copies.
     """
     if tf.executing_eagerly():
         return make()
@@ -170,55 +169,3 @@ def cond_with_v1_names(
                 return true_fn()
 
         return tf1.cond(pred, named_true_fn, false_fn, name=scope)
-
-
-# Variables, and values that were read from them.
-
-
-def make_variable(
-    holder: _tf.Trackable,
-    name: str,
-    initial_value: Any,
-    dtype: tf.DType | None,
-    use_resource: bool | None = None,
-) -> tf.Variable:
-    """Makes a variable that is neither trained nor aggregated over replicas.
-
-    Checkpoints find it under its holder, by name. `dtype` and `use_resource` may be None, for the
-    dtype of the value and the default of the variable scope.
-    """
-    variable = tf1.Variable(
-        initial_value,
-        trainable=False,
-        name=name,
-        dtype=dtype,
-        use_resource=use_resource,
-        aggregation=tf1.VariableAggregation.NONE,
-    )
-    holder._track_trackable(variable, name)
-    return variable
-
-
-def variables_of(holder: object) -> list[tf.Variable]:
-    """Returns the variables of any optimizer or manager, a list."""
-    variables = getattr(holder, "variables", [])
-    return list(variables() if callable(variables) else variables)
-
-
-def is_reference(variable: object) -> bool:
-    """Returns whether `variable` is a reference variable, whose reads alias its memory."""
-    return type(variable).__name__ == "RefVariable"
-
-
-def deep_copy(value: tf.Tensor) -> tf.Tensor:
-    """Returns a value that was read from a variable, unaffected by later assignments."""
-    # XLA has no `DeepCopy`, and no reference variables.
-    copies = in_session_graph() and not compiled_by_xla()
-    return tf.raw_ops.DeepCopy(x=value) if copies else value
-
-
-def snapshot_of(variable: tf.Variable) -> tf.Tensor:
-    """Returns the value of `variable`, unaffected by later assignments."""
-    value = tf.identity(variable)
-    # A user's `variable_creator_scope` may make reference variables, whatever `use_resource` says.
-    return deep_copy(value) if is_reference(variable) else value

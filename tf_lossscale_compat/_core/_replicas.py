@@ -6,9 +6,8 @@ values may be one per replica; and replica (inside `strategy.run`), with each re
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any, Callable
 
 from tf_lossscale_compat._core import _graphs, _tf
 from tf_lossscale_compat._core._tf import tf, tf1
@@ -40,20 +39,6 @@ def makes_several_copies() -> bool:
     return in_replica_context() and len(strategy.extended.parameter_devices) > 1
 
 
-def scope_of(variables: Iterable[tf.Variable]) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which the strategy that keeps copies of `variables` is in scope.
-
-    Outside of it, reading and assigning a mirrored variable would affect only one of its copies.
-    """
-    if not tf.distribute.has_strategy():
-        for variable in variables:
-            # Plain variables lack it, also those of strategies with a single copy.
-            strategy = getattr(variable, "distribute_strategy", None)
-            if strategy is not None:
-                return strategy.scope()
-    return contextlib.nullcontext()
-
-
 @functools.lru_cache(maxsize=None)
 def _supported_strategies() -> tuple[type, ...]:
     apis = (tf.distribute, tf1.distribute, tf.compat.v2.distribute)
@@ -64,8 +49,7 @@ def _supported_strategies() -> tuple[type, ...]:
 
 
 # Strategies of TensorFlow 1.15, of its core and its contrib, that are supported in one process:
-# Estimators take them as `train_distribute=`. Their workers in a cluster take separate steps, or
-# were never tested.
+# Estimators take them as `train_distribute=`. Workers in a cluster step apart, or are not tested.
 _IN_ONE_PROCESS = (
     "ParameterServerStrategy",
     "ParameterServerStrategyV1",
@@ -105,8 +89,7 @@ def check_strategy() -> None:
 def all_reduce_sum(fn: Callable[..., tf.Tensor], args: tuple[Any, ...]) -> tf.Tensor:
     """Returns the sum of `fn(*args)`, a tensor, over all replicas, each with its own arguments.
 
-    `args` is a tuple of nested structures; in a cross-replica context their leaves may be
-    per-replica.
+    `args` are nested structures; in a cross-replica context their leaves may be per-replica.
     """
     if not tf.distribute.has_strategy():
         return fn(*args)
@@ -167,21 +150,6 @@ def run_cross_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     return tf.distribute.get_replica_context().merge_call(merged, args=args)
 
 
-def local_copy(variable: tf.Variable) -> tf.Variable:
-    """Returns this process' copy of a variable, or the variable itself."""
-    strategy = getattr(variable, "distribute_strategy", None)
-    if strategy is None:
-        return variable
-    return strategy.experimental_local_results(variable)[0]
-
-
-def local_results(value: Any) -> Any:
-    """Returns an assignment's result for each replica of this process; None for None."""
-    if value is None or not in_cross_replica_context():
-        return value
-    return list(tf.distribute.get_strategy().experimental_local_results(value))
-
-
 class _WholeVariable:
     """Holds a variable, so that each replica is given the whole distributed variable.
 
@@ -196,8 +164,7 @@ class _WholeVariable:
 def call_for_each_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> tf.Operation | None:
     """Runs `fn(*args)` in every replica; without a strategy or inside a replica, runs it once.
 
-    `args` is a tuple of nested structures; each replica is given its own part of them. Returns an
-    operation; None in eager mode.
+    A replica is given its own part of nested structures. Returns an operation; None in eager mode.
     """
     if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
         result = fn(*args)
@@ -210,77 +177,6 @@ def call_for_each_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> tf.O
         return _graphs.as_operation(fn(*parts))
 
     strategy = tf.distribute.get_strategy()
-    wrapped = tf.nest.map_structure(
-        lambda v: _WholeVariable(v) if hasattr(v, "assign") else v, args
-    )
-    results = strategy.extended.call_for_each_replica(in_replica, args=wrapped)
+    whole = tf.nest.map_structure(lambda v: _WholeVariable(v) if hasattr(v, "assign") else v, args)
+    results = strategy.extended.call_for_each_replica(in_replica, args=whole)
     return None if tf.executing_eagerly() else strategy.group(results)
-
-
-# Updates of a loss scale's variables, which may have a copy for each replica. All copies get the
-# same update, in each mode (graph, eager, `tf.function`) and under each strategy, inside or outside
-# of its scope. In eager mode it is done immediately.
-
-
-def read_here(variable: tf.Variable) -> tf.Tensor:
-    """Returns the value of `variable` at this point of the graph."""
-    if tf.distribute.has_strategy():
-        return tf.identity(variable)
-    if not tf.executing_eagerly() and _graphs.is_reference(variable):
-        return variable.read_value()  # Converting it returns an earlier read.
-    return tf.convert_to_tensor(variable)
-
-
-def reaches(counter: tf.Variable, number: Any) -> bool | tf.Tensor:
-    """Returns whether one more step makes `counter` at least `number`."""
-    value = read_here(counter)
-    # In eager mode Python adds and compares, because two operations take longer.
-    return (int(value) if tf.executing_eagerly() else value) + 1 >= number
-
-
-def assign(variable: tf.Variable, value: float | tf.Tensor) -> Any:
-    """Assigns `value` to each copy of `variable`; returns the assignments of a graph."""
-    return local_results(variable.assign(value, read_value=False))
-
-
-def add(variable: tf.Variable, number: float | tf.Tensor) -> Any:
-    """Adds `number` to each copy of `variable` in one operation: parallel steps all count."""
-    # Without the lock of a reference variable, threads overwrite each other's additions.
-    added = variable.assign_add(number, use_locking=True, read_value=False)
-    return local_results(added)
-
-
-def branch(pred: bool | tf.Tensor, true_fn: Callable[[], Any], false_fn: Callable[[], Any]) -> Any:
-    """Runs one of two functions that assign, chosen by a bool or a scalar bool tensor."""
-    if tf.executing_eagerly():
-        return true_fn() if pred else false_fn()
-    return tf1.cond(pred, lambda: _grouped(true_fn()), lambda: _grouped(false_fn()))
-
-
-def _grouped(assigned: Any) -> tf.Operation | tf.Tensor:
-    """Returns one operation or tensor for a graph's assignments."""
-    if isinstance(assigned, (tf.Operation, tf.Tensor)):
-        return assigned
-    return tf.group(*[each for each in tf.nest.flatten(assigned) if each is not None])
-
-
-def _check_copies(variables: Iterable[tf.Variable]) -> None:
-    """Raises a ValueError if several replicas would each update the same variable."""
-    strategy = tf.distribute.get_strategy()
-    for variable in variables:
-        if not strategy.extended.variable_created_in_scope(variable):
-            raise ValueError(
-                f"{variable.name} was made outside strategy.scope() and is not mirrored. Make the "
-                "loss scale or its manager under strategy.scope()."
-            )
-
-
-def update_copies(
-    variables: Sequence[tf.Variable], change: Callable[[], Any]
-) -> tf.Operation | tf.Tensor | None:
-    """Runs `change`, a function that assigns to some of `variables`, for all their copies."""
-    with scope_of(variables):
-        if in_replica_context():
-            _check_copies(variables)
-        changed = change()
-        return None if tf.executing_eagerly() else _grouped(changed)

@@ -9,8 +9,15 @@ import math
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from tf_lossscale_compat._core import _arguments, _gradients, _graphs, _replicas, _scale, _tf
-from tf_lossscale_compat._core._graphs import make_variable, snapshot_of, variables_of
+from tf_lossscale_compat._core import (
+    _arguments,
+    _gradients,
+    _graphs,
+    _replicas,
+    _scale_or_manager,
+    _tf,
+    _variables,
+)
 from tf_lossscale_compat._core._keras_versions import names_of, track_in_session
 from tf_lossscale_compat._core._tf import tf, tf1
 
@@ -60,7 +67,7 @@ def record_of_step(watched: object) -> StepRecord | None:
             vars(watched)[ATTRIBUTE] = type(None)
         return None
     variable, strategy = record._finite_steps, tf.distribute.get_strategy()
-    graph = getattr(_replicas.local_copy(variable), "graph", None)
+    graph = getattr(_variables.local_copy(variable), "graph", None)
     mirrored = strategy.extended.variable_created_in_scope(variable)
     in_graph = graph is not None or _graphs.in_session_graph()
     if in_graph and graph not in _graphs.enclosing_graphs():
@@ -119,8 +126,8 @@ class StepRecord(_tf.Trackable):
             )
         _replicas.check_strategy()
         self.watched: Any = watched
-        variables = _scale.variables_of(self.loss_scale) + variables_of(watched)
-        with tf.init_scope(), _replicas.scope_of(variables):
+        variables = _scale_or_manager.variables_of(self.loss_scale) + _variables.of(watched)
+        with tf.init_scope(), _variables.scope_of(variables):
             self._finite_steps = self._make("finite_steps", 0)
             self._nonfinite_steps = self._make("nonfinite_steps", 0)
             self._skipped_steps = self._make("skipped_steps", 0)
@@ -136,7 +143,7 @@ class StepRecord(_tf.Trackable):
 
     def _make(self, name: str, value: Any, dtype: tf.DType = tf.int64) -> tf.Variable:
         with tf1.name_scope("step_record/"):
-            variable = make_variable(self, name, value, dtype, use_resource=True)
+            variable = _variables.make(self, name, value, dtype, use_resource=True)
         track_in_session(variable)
         return variable
 
@@ -149,7 +156,7 @@ class StepRecord(_tf.Trackable):
     @property
     def loss_scale(self) -> Any:
         """The optimizer's loss scale, a `LossScale` or `LossScaleManager`."""
-        return _scale.unwrap(self.watched._tflsc_loss_scale)
+        return _scale_or_manager.innermost(self.watched._tflsc_loss_scale)
 
     # Scalar tensors for any context. The key under which a graph keeps one is a variable.
 
@@ -181,7 +188,7 @@ class StepRecord(_tf.Trackable):
         """Returns the counts of steps, skips, skips in a row; the last skip; counts by name."""
         counters = [self._finite_steps, self._nonfinite_steps, self._skipped_steps]
         variables = [*counters, self._last, self._last_scales, *self._gradients]
-        copies = [_replicas.local_copy(variable) for variable in variables]
+        copies = [_variables.local_copy(variable) for variable in variables]
         session = session or tf1.get_default_session()
         if not hasattr(copies[0], "graph"):
             values = [copy.numpy() for copy in copies]
@@ -214,14 +221,11 @@ class StepRecord(_tf.Trackable):
             text += f", the last {in_a_row} in a row"
         return text if skip is None else f"{text}; {_describe(skip)}"
 
-    def check(
-        self, max_consecutive_skips: _types.Integer | None = None, session: Any = None
-    ) -> None:
-        """Raises a LossScaleError if so many steps in a row were skipped; None is the record's."""
-        limit = _arguments.max_consecutive_skips(max_consecutive_skips)
-        limit = limit or self.max_consecutive_skips
+    def check(self, session: Any = None) -> None:
+        """Raises a LossScaleError if `max_consecutive_skips` steps in a row were skipped."""
+        limit = self.max_consecutive_skips
         if limit is None:
-            raise ValueError("max_consecutive_skips must be given here or to the StepRecord.")
+            raise ValueError("max_consecutive_skips must be given to the StepRecord.")
         _, _, in_a_row, skip, _ = self._read(session)
         if skip is not None and in_a_row >= limit:
             raise LossScaleError(
@@ -256,40 +260,41 @@ class StepRecord(_tf.Trackable):
         rows = [self._names.get(name, -1) for name in names_of(variables)]
         flags = tf.cast(tf.math.unsorted_segment_max(flags, rows, len(self._names)) > 0.0, tf.int64)
         totals, last = self._gradients
-        return [_replicas.add(totals, flags), _replicas.assign(last, flags)]
+        return [_variables.add(totals, flags), _variables.assign(last, flags)]
 
     def _count(
         self,
         variables: _types.Variables,
         grads: _types.Gradients,
         finite: bool | tf.Tensor,
-        can_skip: bool,
+        may_skip: bool,
         scales: tuple[tf.Tensor | None, tf.Tensor | None],
     ) -> list[tf.Operation]:
         """Counts a step that has been taken; returns operations, in eager mode none.
 
         `finite` is False if the gradients are not finite or not applied; such a step is skipped if
-        `can_skip`. `scales` are those before and after the step; eager mode needs none if `finite`.
+        `may_skip`. `scales` are those before and after the step; eager mode needs none if `finite`.
         """
 
         def count_finite() -> Any:
-            return _graphs.as_operation(_replicas.add(self._finite_steps, 1))
+            return _graphs.as_operation(_variables.add(self._finite_steps, 1))
 
         def count_nonfinite() -> Any:
+            snapshot_of = _variables.snapshot_of_variable
             before, last = snapshot_of(self._finite_steps), snapshot_of(self._last)
             number = before + snapshot_of(self._nonfinite_steps) + 1
             skips = [before, number, _in_a_row(last, before) + 1]
             applies = [before, last[1], tf.zeros_like(before)]
             with tf.control_dependencies([number, last]):
-                done = [_replicas.add(self._nonfinite_steps, 1)]
-                if can_skip:
-                    done.append(_replicas.add(self._skipped_steps, 1))
-                    done.append(_replicas.assign(self._last_scales, tf.stack(scales)))
+                done = [_variables.add(self._nonfinite_steps, 1)]
+                if may_skip:
+                    done.append(_variables.add(self._skipped_steps, 1))
+                    done.append(_variables.assign(self._last_scales, tf.stack(scales)))
                     done += self._count_gradients(variables, grads)
-                last = tf.stack(skips if can_skip else applies)
-                return _graphs.as_operation([*done, _replicas.assign(self._last, last)])
+                last = tf.stack(skips if may_skip else applies)
+                return _graphs.as_operation([*done, _variables.assign(self._last, last)])
 
-        with _replicas.scope_of([self._finite_steps]):
+        with _variables.scope_of([self._finite_steps]):
             with self._lock:
                 self._prepare(variables)  # A checkpoint after this step must hold them.
             if tf.executing_eagerly() or isinstance(finite, bool):
@@ -298,7 +303,7 @@ class StepRecord(_tf.Trackable):
                 # Names of variables in checkpoints depend on how many `cond` there are.
                 name = "skipped_step"
                 done = tf1.cond(tf.identity(finite), count_finite, count_nonfinite, name=name)
-        if self.max_consecutive_skips and tf.executing_eagerly() and can_skip and not finite:
+        if self.max_consecutive_skips and tf.executing_eagerly() and may_skip and not finite:
             self.check()
         return [] if done is None else [done]
 

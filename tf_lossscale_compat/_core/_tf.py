@@ -2,8 +2,7 @@
 
 Other modules import `tf` and `tf1` from here, so that a missing TensorFlow has one error. They call
 `at_least` where they depend on the version. docs/architecture.md says which of them may use names
-that only some versions have. Differences between versions of Keras are in `_keras_versions` and in
-`keras/`.
+that only some versions have. Versions of Keras differ in `_keras_versions` and in `keras/`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Numbers have the types that `float` and `operator.index` take, which include NumPy's and arrays; at
 run time `_arguments` takes fewer. Unions with NumPy's classes would be Any without NumPy. Public
-results that are an operation in graph mode and None in eager mode are Any, because callers know the
-mode.
+results that are an operation in graph mode and None in eager mode are Any: callers know the mode.
 """
 
 from __future__ import annotations
@@ -30,20 +29,47 @@ if TYPE_CHECKING:
 
         def __init__(self, use_locking: bool, name: str) -> None: ...
 
-    class Callback:
-        """The `Callback` of any Keras."""
-
+    class Callback:  # Of any Keras.
         model: Any
         params: Any
 
-    # The attributes of Keras' optimizers, wrapped or as a base class, that this package uses.
+    # What this package uses of Keras' optimizers, wrapped or as a base class.
 
     class KerasOptimizer(Trackable):
-        """An optimizer of any Keras."""
-
         iterations: Any
         apply_gradients: Any
         _is_wrapped_by_loss_scale_optimizer: bool
+
+    class OptimizerV2(KerasOptimizer):  # Of tf.keras up to 2.10; later a legacy one.
+        learning_rate: Any
+        weights: list[Any]
+        get_gradients: Any
+        get_slot: Any
+        get_slot_names: Any
+        set_weights: Any
+        _compute_gradients: Any
+
+    class OptimizerV3(KerasOptimizer):  # Of tf.keras from 2.11 on, and of `tf_keras`.
+        build: Any
+        compute_gradients: Any
+
+    class Keras3Optimizer(KerasOptimizer):  # Or the loss-scale class of Keras 3.
+        apply: Any
+        build: Any
+        built: bool
+        loss_scale_factor: float | None
+        name: str
+        _tracker: Any
+        _variables: list[Any]
+        _trainable_variables: list[Any]
+        _trackable_children: Any
+        _lookup_dependency: Any
+        _track_variable: Any
+        load_own_variables: Any
+        save_own_variables: Any
+
+        @property
+        def variables(self) -> Any: ...
 
     # The type of a function that a decorator returns unchanged.
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -68,6 +94,16 @@ if TYPE_CHECKING:
         @property
         def compute_gradients(self) -> Callable[..., Any]: ...
 
+    class LossScaleOptimizer(HasApplyGradients, Protocol):
+        """A loss-scale optimizer of this package, for its steps."""
+
+        @property
+        def _tflsc_loss_scale(self) -> LossScaleOrManager: ...
+        @property
+        def _tflsc_wrapped(self) -> Any: ...
+        @property
+        def _tflsc_agreement(self) -> Agree | None: ...
+
     # Of this package or a user, which drives an optimizer.
     LossScaleOrManager = Any
     # Of TensorFlow or of Keras 3.
@@ -79,9 +115,8 @@ if TYPE_CHECKING:
     Gradients = List[Gradient]
     Variables = List[Variable]
     Loss = Union[tf.Tensor, Callable[[], tf.Tensor]]
-    # Applies gradients to variables, in each replica.
-    Apply = Callable[[Gradients, Variables], Any]
-    Aggregate = Callable[[Gradients, Variables], Tuple[Gradients, Variables]]
+    Unzipped = Tuple[Gradients, Variables]  # Pairs as two lists.
+    Aggregate = Callable[[Gradients, Variables], Unzipped]
     Real = SupportsFloat
     Integer = Union[SupportsIndex, float]  # 2.0 is a whole number.
     # A function through which all processes agree.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import numbers
+import operator
 from typing import TYPE_CHECKING, Any, Dict, TypeVar, Union, overload
 
 from tf_lossscale_compat._core import (
@@ -12,8 +13,9 @@ from tf_lossscale_compat._core import (
     _gradients,
     _graphs,
     _replicas,
-    _scale,
+    _scale_or_manager,
     _tf,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf
 from tf_lossscale_compat._scales._managers import (
@@ -21,7 +23,6 @@ from tf_lossscale_compat._scales._managers import (
     FixedLossScaleManager,
     LossScaleManager,
     config_of,
-    multiply_if_finite,
 )
 from tf_lossscale_compat._scales._tensor_like import TensorLike
 
@@ -56,7 +57,7 @@ class LossScale(TensorLike, _tf.Trackable, metaclass=abc.ABCMeta):
     # r2.0's name for its variables. Some programs read it; some subclasses use it for other values.
     @property
     def _weights(self) -> Any:
-        return self.__dict__.get("_weights", _scale.data_of(self).weights)
+        return self.__dict__.get("_weights", _scale_or_manager.data_of(self).weights)
 
     @_weights.setter
     def _weights(self, value: Any) -> None:
@@ -103,10 +104,10 @@ class LossScale(TensorLike, _tf.Trackable, metaclass=abc.ABCMeta):
         Raises:
           RuntimeError: this loss scale already has a weight of that name.
         """
-        weights = _scale.data_of(self).weights
+        weights = _scale_or_manager.data_of(self).weights
         if name in weights:
             raise RuntimeError(f"This loss scale has a weight named {name!r} already.")
-        weights[name] = _graphs.make_variable(self, name, initial_value, dtype, use_resource=True)
+        weights[name] = _variables.make(self, name, initial_value, dtype, use_resource=True)
         return weights[name]
 
 
@@ -120,7 +121,7 @@ def _test_and_update(loss_scale: Any, grads: Any) -> tuple[Any, Any]:
             "loss_scale.update(grads), args=(grads,)), or return the gradients from strategy.run "
             "and call update(grads) under strategy.scope()."
         )
-    with _replicas.scope_of(_scale.variables_of(loss_scale)):
+    with _variables.scope_of(_scale_or_manager.variables_of(loss_scale)):
         finite = _gradients.finite_everywhere(grads)
         return loss_scale._tflsc_update(finite), finite
 
@@ -145,12 +146,12 @@ class FixedLossScale(LossScale):
         """
         self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
         skips = _arguments.flag("skip_nonfinite", skip_nonfinite)
-        _scale.data_of(self).extra_config = {"skip_nonfinite": True} if skips else {}
+        _scale_or_manager.data_of(self).extra_config = {"skip_nonfinite": True} if skips else {}
 
     @property
     def skip_nonfinite(self) -> bool:
         """True if non-finite steps are skipped."""
-        return "skip_nonfinite" in _scale.data_of(self).extra_config
+        return "skip_nonfinite" in _scale_or_manager.data_of(self).extra_config
 
     @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
@@ -175,11 +176,9 @@ class FixedLossScale(LossScale):
     def _tflsc_update(self, finite: Any) -> Any:
         return _graphs.as_operation(None)
 
-    _tflsc_own_methods = __call__, update
+    _tflsc_our_methods = __call__, update
 
-    @property
-    def _tflsc_may_skip(self) -> bool:
-        return self.skip_nonfinite
+    _tflsc_may_skip = property(operator.attrgetter("skip_nonfinite"))
 
     def __repr__(self) -> str:
         skip = ", skip_nonfinite=True" if self.skip_nonfinite else ""
@@ -187,7 +186,10 @@ class FixedLossScale(LossScale):
 
     def get_config(self) -> dict[str, Any]:
         """Returns `{"loss_scale_value": float}`, and `skip_nonfinite` if it is True."""
-        return {"loss_scale_value": self._loss_scale_value, **_scale.data_of(self).extra_config}
+        return {
+            "loss_scale_value": self._loss_scale_value,
+            **_scale_or_manager.data_of(self).extra_config,
+        }
 
 
 def checked_bounds(
@@ -280,7 +282,7 @@ class DynamicLossScale(LossScale):
         # Where an argument has its default, a value that a subclass has set before stays.
         bounds = {"min_loss_scale": floor, "max_loss_scale": ceiling}
         changed = {k: v for k, v in bounds.items() if v != getattr(DynamicLossScale, k)}
-        _scale.data_of(self).extra_config = changed
+        _scale_or_manager.data_of(self).extra_config = changed
         self.__dict__.update(changed)
 
         self._current_loss_scale = self._add_weight(
@@ -346,27 +348,27 @@ class DynamicLossScale(LossScale):
         ceiling = self.max_loss_scale  # Perhaps None.
 
         def grow() -> Any:
-            grown = multiply_if_finite(scale, self._multiplier, ceiling)
-            return [grown, _replicas.assign(good, 0)]
+            grown = _variables.multiply_if_finite(scale, self._multiplier, ceiling)
+            return [grown, _variables.assign(good, 0)]
 
         def shrink() -> Any:
-            reset = _replicas.assign(good, 0)
+            reset = _variables.assign(good, 0)
             # Divides, because multiplication by the reciprocal rounds differently.
-            lowered = _replicas.read_here(scale) / self._multiplier
+            lowered = _variables.read_here(scale) / self._multiplier
             lowered = tf.maximum(lowered, self.min_loss_scale)
             # A multiplier below 1 raises the scale here.
             lowered = lowered if ceiling is None else tf.minimum(lowered, ceiling)
-            return [reset, _replicas.assign(scale, lowered)]
+            return [reset, _variables.assign(scale, lowered)]
 
         def grow_or_count() -> Any:
-            grows = _replicas.reaches(good, self._increment_period)
-            return _replicas.branch(grows, grow, lambda: _replicas.add(good, 1))
+            grows = _variables.reaches(good, self._increment_period)
+            return _variables.branch(grows, grow, lambda: _variables.add(good, 1))
 
-        return _replicas.update_copies(
-            [scale, good], lambda: _replicas.branch(finite, grow_or_count, shrink)
+        return _variables.update_copies(
+            [scale, good], lambda: _variables.branch(finite, grow_or_count, shrink)
         )
 
-    _tflsc_own_methods = __call__, update
+    _tflsc_our_methods = __call__, update
 
     def __repr__(self) -> str:
         config = self.get_config()
@@ -383,7 +385,7 @@ class DynamicLossScale(LossScale):
             "initial_loss_scale": self._initial_loss_scale,
             "increment_period": self._increment_period,
             "multiplier": self._multiplier,
-            **_scale.data_of(self).extra_config,
+            **_scale_or_manager.data_of(self).extra_config,
         }
 
 
@@ -398,7 +400,7 @@ class _SharedStateLossScale(DynamicLossScale):
         super().__init__(**original.get_config())
 
     def _add_weight(self, name: str, initial_value: Any, dtype: Any = None) -> tf.Variable:
-        weights = _scale.data_of(self).weights
+        weights = _scale_or_manager.data_of(self).weights
         weights[name] = self._state[name]
         self._track_trackable(weights[name], name)
         return weights[name]
@@ -418,7 +420,7 @@ class ManagerLossScale(LossScale):
             self._track_trackable(manager, "manager")
 
     def __call__(self) -> tf.Tensor:
-        return _scale.snapshot(self.manager.get_loss_scale())
+        return _variables.snapshot(self.manager.get_loss_scale())
 
     @_autograph.do_not_convert
     def update(self, grads: Any) -> tuple[Any, bool | tf.Tensor]:
@@ -426,8 +428,8 @@ class ManagerLossScale(LossScale):
 
     def _tflsc_update(self, finite: Any) -> Any:
         update = self.manager.update_loss_scale
-        is_own = _scale.is_own(update, self.manager)
-        updated = self.manager._tflsc_update(finite) if is_own else update(finite)
+        is_ours = _scale_or_manager.is_ours(update, self.manager)
+        updated = self.manager._tflsc_update(finite) if is_ours else update(finite)
         # A user's manager may return anything; a loss scale's update has one form.
         if tf.executing_eagerly():
             return None
@@ -441,7 +443,7 @@ class ManagerLossScale(LossScale):
         if isinstance(self.manager, FixedLossScaleManager):
             return self.manager._loss_scale
         if isinstance(self.manager, ExponentialUpdateLossScaleManager):
-            return _scale.data_of(self.manager).extra_config.get("init_loss_scale")
+            return _scale_or_manager.data_of(self.manager).extra_config.get("init_loss_scale")
         return None
 
     @property
@@ -541,7 +543,7 @@ def for_tensorflows(loss_scale: Any) -> Any:
     root = cls.__module__.split(".")[0]
     if root not in ("tensorflow", "tensorflow_core") or cls.__name__ not in _STAND_INS:
         return loss_scale
-    data = _scale.data_of(loss_scale)
+    data = _scale_or_manager.data_of(loss_scale)
     if data.stand_in is None:
         data.stand_in = _STAND_INS[cls.__name__](loss_scale)
     return data.stand_in
@@ -575,7 +577,7 @@ def get(identifier: Identifier | None) -> LossScale | None:
     identifier = for_tensorflows(identifier)
     if identifier is None or isinstance(identifier, LossScale):
         return identifier
-    if _scale.is_manager(identifier):  # Of any class, including TensorFlow's on 1.15.
+    if _scale_or_manager.is_manager(identifier):  # Of any class, including TensorFlow's on 1.15.
         return ManagerLossScale(identifier)
     if isinstance(identifier, dict):
         return deserialize(identifier)

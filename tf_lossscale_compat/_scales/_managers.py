@@ -5,7 +5,15 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any, Mapping
 
-from tf_lossscale_compat._core import _arguments, _autograph, _graphs, _replicas, _scale, _tf
+from tf_lossscale_compat._core import (
+    _arguments,
+    _autograph,
+    _graphs,
+    _replicas,
+    _scale_or_manager,
+    _tf,
+    _variables,
+)
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
@@ -80,7 +88,7 @@ class FixedLossScaleManager(LossScaleManager):
         value = _arguments.fixed_scale("loss_scale", loss_scale, error=TypeError)
         self._loss_scale = value
         if not tf.executing_eagerly():
-            _scale.data_of(self).constant = (value, tf.constant(value, tf.float32))
+            _scale_or_manager.data_of(self).constant = (value, tf.constant(value, tf.float32))
 
     def get_loss_scale(self) -> tf.Tensor:
         """Returns the loss scale, a scalar float32 tensor, in any graph or function, or eagerly.
@@ -89,7 +97,7 @@ class FixedLossScaleManager(LossScaleManager):
         constant that the constructor made.
         """
         value = self._loss_scale
-        number, made = _scale.data_of(self).constant or (None, None)
+        number, made = _scale_or_manager.data_of(self).constant or (None, None)
         if made is not None and _graphs.can_use_tensors_of(made.graph) and number == value:
             return made
         return _graphs.once_per_graph(value, lambda: tf.convert_to_tensor(value, dtype=tf.float32))
@@ -99,7 +107,7 @@ class FixedLossScaleManager(LossScaleManager):
         return _graphs.as_operation(None)
 
     _tflsc_update = update_loss_scale
-    _tflsc_own_methods = get_loss_scale, update_loss_scale
+    _tflsc_our_methods = get_loss_scale, update_loss_scale
 
 
 class ExponentialUpdateLossScaleManager(LossScaleManager):
@@ -177,10 +185,10 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
                 "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
             )
 
-        _scale.data_of(self).extra_config["init_loss_scale"] = initial_scale
-        self._loss_scale = _graphs.make_variable(self, "loss_scale", initial_scale, tf.float32)
-        self._num_good_steps = _graphs.make_variable(self, "good_steps", 0, tf.int32)
-        self._num_bad_steps = _graphs.make_variable(self, "bad_steps", 0, tf.int32)
+        _scale_or_manager.data_of(self).extra_config["init_loss_scale"] = initial_scale
+        self._loss_scale = _variables.make(self, "loss_scale", initial_scale, tf.float32)
+        self._num_good_steps = _variables.make(self, "good_steps", 0, tf.int32)
+        self._num_bad_steps = _variables.make(self, "bad_steps", 0, tf.int32)
 
     def variables(self) -> list[tf.Variable]:
         """Returns the loss scale and the counters of good and bad steps, three variables."""
@@ -209,7 +217,7 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
           TypeError or ValueError: `finite_grads` is not a bool.
         """
         # Subclasses may override `variables`.
-        with _replicas.scope_of(ExponentialUpdateLossScaleManager.variables(self)):
+        with _variables.scope_of(ExponentialUpdateLossScaleManager.variables(self)):
             return _replicas.run_cross_replica(
                 lambda flag: self._tflsc_update(_replicas.true_everywhere(_as_flag, (flag,))),
                 (finite_grads,),
@@ -225,48 +233,39 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         scale, good, bad = self._loss_scale, self._num_good_steps, self._num_bad_steps
 
         def reset_counters() -> Any:
-            return [_replicas.assign(good, 0), _replicas.assign(bad, 0)]
+            return [_variables.assign(good, 0), _variables.assign(bad, 0)]
 
         def grow() -> Any:
-            return [multiply_if_finite(scale, self._incr_ratio), *reset_counters()]
+            return [_variables.multiply_if_finite(scale, self._incr_ratio), *reset_counters()]
 
         def shrink() -> Any:
             # 1.0 comes first: only in this order a NaN scale becomes 1, as in TensorFlow 1.15.
-            lowered = tf.maximum(1.0, _replicas.read_here(scale) * self._decr_ratio)
-            return [_replicas.assign(scale, lowered), *reset_counters()]
+            lowered = tf.maximum(1.0, _variables.read_here(scale) * self._decr_ratio)
+            return [_variables.assign(scale, lowered), *reset_counters()]
 
         def grow_or_count() -> Any:
-            grows = _replicas.reaches(good, self._incr_every_n_steps)
-            return _replicas.branch(grows, grow, lambda: _replicas.add(good, 1))
+            grows = _variables.reaches(good, self._incr_every_n_steps)
+            return _variables.branch(grows, grow, lambda: _variables.add(good, 1))
 
         def count_bad() -> Any:
-            return [_replicas.add(bad, 1), _replicas.assign(good, 0)]
+            return [_variables.add(bad, 1), _variables.assign(good, 0)]
 
         def shrink_or_count() -> Any:
-            shrinks = _replicas.reaches(bad, self._decr_every_n_nan_or_inf)
-            return _replicas.branch(shrinks, shrink, count_bad)
+            shrinks = _variables.reaches(bad, self._decr_every_n_nan_or_inf)
+            return _variables.branch(shrinks, shrink, count_bad)
 
-        return _replicas.update_copies(
-            [scale, good, bad], lambda: _replicas.branch(finite, grow_or_count, shrink_or_count)
+        return _variables.update_copies(
+            [scale, good, bad], lambda: _variables.branch(finite, grow_or_count, shrink_or_count)
         )
 
     def _reset_stats(self) -> Any:
         """Sets both counters to zero, for subclasses; returns an operation, None in eager mode."""
         counters = [self._num_good_steps, self._num_bad_steps]
-        return _replicas.update_copies(
-            counters, lambda: [_replicas.assign(each, 0) for each in counters]
+        return _variables.update_copies(
+            counters, lambda: [_variables.assign(each, 0) for each in counters]
         )
 
-    _tflsc_own_methods = get_loss_scale, update_loss_scale
-
-
-def multiply_if_finite(scale: Any, ratio: Any, ceiling: float | None = None) -> Any:
-    """Multiplies a loss scale by `ratio`, unless the product is not finite."""
-    grown = _replicas.read_here(scale) * ratio
-    bounded = grown if ceiling is None else tf.minimum(grown, ceiling)
-    return _replicas.branch(
-        tf.math.is_finite(grown), lambda: _replicas.assign(scale, bounded), lambda: None
-    )
+    _tflsc_our_methods = get_loss_scale, update_loss_scale
 
 
 def _as_flag(finite_grads: bool | tf.Tensor) -> tf.Tensor:
@@ -281,7 +280,7 @@ def config_of(manager: LossScaleManager) -> dict[str, Any]:
     if isinstance(manager, FixedLossScaleManager):
         return {"loss_scale": manager._loss_scale}
     others = {name[1:]: getattr(manager, name) for name in _ARGUMENTS}
-    return {**_scale.data_of(manager).extra_config, **others}
+    return {**_scale_or_manager.data_of(manager).extra_config, **others}
 
 
 for _public in (LossScaleManager, FixedLossScaleManager, ExponentialUpdateLossScaleManager):

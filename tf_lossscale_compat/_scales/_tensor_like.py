@@ -5,18 +5,18 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Callable
 
-from tf_lossscale_compat._core import _graphs, _scale
+from tf_lossscale_compat._core import _graphs, _scale_or_manager, _variables
 from tf_lossscale_compat._core._tf import tf
 
 
 def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
     """Returns the method of an operator that has the loss scale on its left."""
-    return lambda self, other: function(_scale.snapshot(self()), other)
+    return lambda self, other: function(_variables.snapshot(self()), other)
 
 
 def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
     """Returns the method of an operator that has the loss scale on its right."""
-    return lambda self, other: function(other, _scale.snapshot(self()))
+    return lambda self, other: function(other, _variables.snapshot(self()))
 
 
 def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Any, object], Any]:
@@ -25,8 +25,8 @@ def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Any, object], 
     def compare(self: Any, other: object) -> Any:
         if isinstance(other, TensorLike):
             return function(id(self), id(other))
-        by_value = _scale.data_of(self).compares_by_value
-        return function(_scale.snapshot(self()), other) if by_value else NotImplemented
+        by_value = _scale_or_manager.data_of(self).compares_by_value
+        return function(_variables.snapshot(self()), other) if by_value else NotImplemented
 
     return compare
 
@@ -34,8 +34,7 @@ def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Any, object], 
 class TensorLike:
     """Provides arithmetic, order and conversions of the current loss scale.
 
-    A loss scale equals only itself. If its data say `compares_by_value`, it is also compared with
-    numbers and tensors by its value.
+    A loss scale equals only itself, or if its data say `compares_by_value`, numbers and tensors.
 
     There is no `__array__`: with it, eager TensorFlow would convert the loss scale to the dtype of
     an operator's other operand, where a float32 tensor, and any graph, raises an error.
@@ -47,10 +46,10 @@ class TensorLike:
 
     def numpy(self) -> Any:
         """Returns the current loss scale as a NumPy float32, in eager mode."""
-        return _scale.snapshot(self()).numpy()
+        return _variables.snapshot(self()).numpy()
 
     def __float__(self) -> float:
-        return float(_scale.snapshot(self()))
+        return float(_variables.snapshot(self()))
 
     def __int__(self) -> int:
         return int(float(self))
@@ -63,7 +62,7 @@ class TensorLike:
         variable: Any = getattr(self, "_current_loss_scale", None)
         if hasattr(variable, "_as_graph_element"):
             return variable._as_graph_element()
-        return _graphs.once_per_graph(self, lambda: _scale.snapshot(self()))
+        return _graphs.once_per_graph(self, lambda: _variables.snapshot(self()))
 
     @property
     def dtype(self) -> tf.DType:
@@ -83,10 +82,10 @@ class TensorLike:
         return format(float(self), spec) if spec else str(self)
 
     def __neg__(self) -> tf.Tensor:
-        return -_scale.snapshot(self())
+        return -_variables.snapshot(self())
 
     def __abs__(self) -> tf.Tensor:
-        return abs(_scale.snapshot(self()))
+        return abs(_variables.snapshot(self()))
 
     __add__, __radd__ = _operator(operator.add), _reflected(operator.add)
     __sub__, __rsub__ = _operator(operator.sub), _reflected(operator.sub)
@@ -104,7 +103,7 @@ class TensorLike:
 def _convert(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:
     if as_ref or not (dtype is None or dtype.is_compatible_with(tf.float32)):
         return NotImplemented
-    return tf.identity(_scale.snapshot(value()), name=name)
+    return tf.identity(_variables.snapshot(value()), name=name)
 
 
 tf.register_tensor_conversion_function(TensorLike, _convert)

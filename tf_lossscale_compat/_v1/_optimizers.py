@@ -6,6 +6,7 @@ classes, and names of methods there cannot clash with theirs.
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
@@ -18,10 +19,11 @@ from tf_lossscale_compat._core import (
     _graphs,
     _keras_versions,
     _replicas,
-    _scale,
+    _scale_or_manager,
     _step,
     _step_record,
     _tf,
+    _variables,
 )
 from tf_lossscale_compat._core._tf import tf, tf1
 from tf_lossscale_compat._scales import _loss_scales
@@ -36,23 +38,25 @@ _KERAS_HINT = (
 
 
 class _V1Step(_step.Step):
-    """One call of a loss-scale optimizer, the owner; for each original there is a subclass.
+    """One call of a loss-scale optimizer; for each original there is a subclass.
 
     `name` is that of the user's call, or None.
     """
 
-    owner: LossScaleOptimizerBase
-    wrapped: Any
+    optimizer: LossScaleOptimizerBase
     # Methods that only steps of the original call.
     uncalled_methods: tuple[str, ...]
     # Computes the reciprocal of the scale, as the original does.
     reciprocal: Callable[[tf.Tensor], tf.Tensor]
 
     def __init__(
-        self, owner: LossScaleOptimizerBase, global_step: Any = None, name: str | None = None
+        self,
+        optimizer: LossScaleOptimizerBase,
+        method_name: str,
+        global_step: Any = None,
+        name: str | None = None,
     ) -> None:
-        loss_scale = owner._tflsc_loss_scale
-        super().__init__(owner, owner._tflsc_wrapped, loss_scale, owner._tflsc_agreement)
+        super().__init__(optimizer, method_name)
         self.skips_zero_reciprocal = not tf.executing_eagerly()
         self._global_step, self._wrapped_name = global_step, name
 
@@ -60,8 +64,8 @@ class _V1Step(_step.Step):
         """Calls the wrapped optimizer's `compute_gradients` as the original does."""
         return list(self.wrapped.compute_gradients(loss, **options))
 
-    def called_loss(self, loss: _types.Loss) -> _types.Loss:
-        """Returns the loss, or what it returns where the original calls it before it scales it."""
+    def loss_to_scale(self, loss: _types.Loss) -> _types.Loss:
+        """Returns the loss to scale. A function stays one, unless the original calls it first."""
         return loss
 
     def original_reads_scale_twice(self, value: Any) -> bool:
@@ -82,14 +86,16 @@ class _V1Step(_step.Step):
         """Returns pairs of unscaled gradients and variables; see the optimizer's method."""
         # Makes as many operations as the original: the seeds of later operations depend on it.
         value = self.read()
-        loss = self.called_loss(loss)
-        scale = _scale.as_tensor(value)  # Not a snapshot, which adds an operation.
-        pairs = self.compute_with_wrapped(_scale.scale_loss(loss, scale), options)
+        loss = self.loss_to_scale(loss)
+        scale = _variables.as_float32(value)  # Not a snapshot, which adds an operation.
+        pairs = self.compute_with_wrapped(_scale_or_manager.scale_loss(loss, scale), options)
         if not tf.executing_eagerly() and self.original_reads_scale_twice(value):
-            if _scale.is_read_by_user(self.loss_scale) or not _scale.may_change(self.loss_scale):
-                scale = _scale.as_tensor(self.read())
-            else:  # No update comes in between. The name is that of reading a variable.
+            ours = not _scale_or_manager.is_read_by_user(self.loss_scale)
+            if ours and _scale_or_manager.may_change(self.loss_scale):
+                # No update comes in between. The name is that of reading a variable.
                 scale = tf.identity(scale, name="ReadVariableOp")
+            else:
+                scale = _variables.as_float32(self.read())
         grads, variables = _gradients.unzip(pairs)
         unscaled = _gradients.unscale(self.densify(grads), self.division(scale))
         return list(zip(unscaled, variables))
@@ -97,29 +103,24 @@ class _V1Step(_step.Step):
     def minimize(self, loss: _types.Loss, options: dict[str, Any]) -> Any:
         """Computes and applies gradients, without user code between."""
         value = self.read()
-        loss = self.called_loss(loss)
-        scale = _scale.snapshot(value)  # Another step may assign in between.
-        pairs = self.compute_with_wrapped(_scale.scale_loss(loss, scale), options)
-        return self.take_pairs(pairs, "minimize", scale)
+        loss = self.loss_to_scale(loss)
+        scale = _variables.snapshot(value)  # Another step may assign in between.
+        pairs = self.compute_with_wrapped(_scale_or_manager.scale_loss(loss, scale), options)
+        return self.take_pairs(pairs, scale)
 
-    def take_pairs(
-        self,
-        grads_and_vars: list[_types.Pair],
-        method_name: str = "apply_gradients",
-        scale: tf.Tensor | None = None,
-    ) -> Any:
+    def take_pairs(self, pairs: list[_types.Pair], scale: tf.Tensor | None = None) -> Any:
         """Takes a step; see `Step.take`. It divides the gradients by `scale`, if there is one."""
-        grads, variables = _gradients.unzip(grads_and_vars)
+        grads, variables = _gradients.unzip(pairs)
         if all(grad is None for grad in grads):
             names = [getattr(variable, "name", variable) for variable in variables]
-            argument = "loss" if method_name == "minimize" else "grads_and_vars"
+            argument = "loss" if self.method_name == "minimize" else "grads_and_vars"
             raise ValueError(f"{argument} has no gradient for any variable, got {names!r}.")
         division = None
         if scale is not None:
             grads, division = self.densify(grads), self.division(scale)
-        return self.take(grads, variables, method_name, division)
+        return self.take(grads, variables, division)
 
-    def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
+    def apply_with_wrapped(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
         pairs = list(zip(grads, variables))
         return self.wrapped.apply_gradients(pairs, self._global_step, self._wrapped_name)
 
@@ -138,12 +139,10 @@ class _MixedPrecisionStep(_V1Step):
     reciprocal = staticmethod(lambda scale: 1.0 / scale)
     updates_first = True
 
-    def __init__(
-        self, owner: LossScaleOptimizerBase, global_step: Any = None, name: str | None = None
-    ) -> None:
-        super().__init__(owner, global_step, name)
-        if self.may_skip or _step_record.record_of(owner) is not None:
-            self.name = name or owner.get_name()
+    def __init__(self, optimizer: LossScaleOptimizerBase, *arguments: Any) -> None:
+        super().__init__(optimizer, *arguments)
+        if self.may_skip or _step_record.record_of(optimizer) is not None:
+            self.name = self._wrapped_name or optimizer.get_name()
             # The same string object in each replica: others would become per-replica values.
             self._wrapped_name = sys.intern(f"{self.name}-wrapped")
 
@@ -154,16 +153,16 @@ class _MixedPrecisionStep(_V1Step):
 class _ContribStep(_V1Step):
     """A call of contrib's optimizer, with a manager."""
 
-    owner: LossScaleOptimizer
+    optimizer: LossScaleOptimizer
 
     uncalled_methods = ("_down_scale",)
     reciprocal = staticmethod(tf.math.reciprocal)
     cond = staticmethod(_graphs.cond_with_v1_names)
 
-    def called_loss(self, loss: _types.Loss) -> _types.Loss:
-        # r1.15's optimizer calls it before it makes an operation of the scale. Seeds of random
-        # operations in the loss depend on it, and the wrapped optimizer may not accept callables.
-        # It did so in functions of 1.15, too; those of TensorFlow 2 had no such optimizer.
+    def loss_to_scale(self, loss: _types.Loss) -> _types.Loss:
+        # r1.15's optimizer calls it before it makes an operation of the scale, in graphs and in
+        # functions of 1.15. Seeds of random operations in the loss depend on that. The wrapped
+        # optimizer may take no function. Functions of TensorFlow 2 had no such optimizer.
         if tf.executing_eagerly() or not callable(loss):
             return loss
         in_function = not _graphs.in_session_graph()
@@ -171,18 +170,18 @@ class _ContribStep(_V1Step):
 
     def original_reads_scale_twice(self, value: Any) -> bool:
         # Each use of a variable makes an operation that reads it; that of a reference does not.
-        return hasattr(value, "assign") and not _graphs.is_reference(value)
+        return hasattr(value, "assign") and not _variables.is_reference(value)
 
     def densify(self, grads: _types.Gradients) -> _types.Gradients:
-        return grads if self.owner._tflsc_keep_sparse else _gradients.densify(grads)
+        return grads if self.optimizer._tflsc_keep_sparse else _gradients.densify(grads)
 
     if not _tf.at_least(2, 0):
 
-        def apply(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
+        def apply_with_wrapped(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
             if not tf.executing_eagerly():
-                return super().apply(grads, variables)
+                return super().apply_with_wrapped(grads, variables)
             with tf1.name_scope("cond"):  # Eager steps have a conditional's names, too.
-                return super().apply(grads, variables)
+                return super().apply_with_wrapped(grads, variables)
 
 
 class LossScaleOptimizerBase(_tf.Optimizer):
@@ -194,8 +193,6 @@ class LossScaleOptimizerBase(_tf.Optimizer):
     _tflsc_step_class: type[_V1Step]
     # The wrapped optimizer, which has another name in each original.
     _tflsc_wrapped: Any
-    # The loss scale or manager, None in subclasses whose constructors do not call the base class'.
-    _tflsc_scale_in_use: Any = None
     _tflsc_agreement: _types.Agree | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -212,28 +209,28 @@ class LossScaleOptimizerBase(_tf.Optimizer):
         super().__init__(use_locking=getattr(opt, "_use_locking", False), name=name)
         if isinstance(opt, _tf.Trackable):
             self._track_trackable(opt, "base_optimizer")
-        self._tflsc_scale_in_use, self._tflsc_agreement = loss_scale, agree
-        self._tflsc_set_loss_scale(loss_scale)
+        vars(self)["_tflsc_loss_scale"], self._tflsc_agreement = loss_scale, agree
+        self._tflsc_loss_scale = loss_scale
 
     @property
     def _tflsc_loss_scale(self) -> Any:
-        """The loss scale or manager in use."""
-        if self._tflsc_scale_in_use is None:
+        """The loss scale or manager; public programs replace it at run time."""
+        if "_tflsc_loss_scale" not in vars(self):  # A constructor did not call the base class'.
             raise RuntimeError(
                 f"{type(self).__name__} has no loss scale yet: call super().__init__(...) in its "
                 "constructor."
             )
-        return self._tflsc_scale_in_use
+        return vars(self)["_tflsc_loss_scale"]
 
-    def _tflsc_set_loss_scale(self, loss_scale: _types.LossScaleOrManager) -> None:
-        """Sets the loss scale or manager; public programs replace it at run time."""
+    @_tflsc_loss_scale.setter
+    def _tflsc_loss_scale(self, loss_scale: _types.LossScaleOrManager) -> None:
         # Else a subclass sets it before it calls the constructor.
-        if self._tflsc_scale_in_use is not None:
-            _scale.check_reciprocal(loss_scale)
+        if "_tflsc_loss_scale" in vars(self):
+            _scale_or_manager.check_reciprocal(loss_scale)
             agree = _agreement.resolve(self._tflsc_agreement, self._tflsc_wrapped, loss_scale)
-            _scale.check_has_no_owner(loss_scale)
+            _scale_or_manager.check_has_no_owner(loss_scale)
             self._tflsc_agreement = agree
-        self._tflsc_scale_in_use = loss_scale
+        vars(self)["_tflsc_loss_scale"] = loss_scale
         # Checkpoints must hold the loss scale in use. Subclasses may set it before Optimizer's
         # constructor has prepared tracking, or without calling that constructor.
         if isinstance(loss_scale, _tf.Trackable) and hasattr(self, "_non_slot_dict"):
@@ -271,7 +268,7 @@ class LossScaleOptimizerBase(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        return self._tflsc_step_class(self).compute_gradients(loss, options)
+        return self._tflsc_step_class(self, "compute_gradients").compute_gradients(loss, options)
 
     @_autograph.convert_passed_functions
     def minimize(
@@ -296,9 +293,10 @@ class LossScaleOptimizerBase(_tf.Optimizer):
             "colocate_gradients_with_ops": colocate_gradients_with_ops,
             "grad_loss": grad_loss,
         }
-        computes_as_here = _scale.is_own(self.compute_gradients, self)
-        if computes_as_here and _scale.is_own(self.apply_gradients, self):
-            return self._tflsc_step_class(self, global_step, name).minimize(loss, options)
+        computes_as_here = _scale_or_manager.is_ours(self.compute_gradients, self)
+        if computes_as_here and _scale_or_manager.is_ours(self.apply_gradients, self):
+            step = self._tflsc_step_class(self, "minimize", global_step, name)
+            return step.minimize(loss, options)
         # As in TensorFlow, they are called if a subclass overrides one, or a program replaces one.
         return super().minimize(loss, global_step, name=name, **options)
 
@@ -327,15 +325,15 @@ class LossScaleOptimizerBase(_tf.Optimizer):
             without a gradient.
           LossScaleError: in eager mode, a `StepRecord` ends the run.
         """
-        step = self._tflsc_step_class(self, global_step, name)
+        step = self._tflsc_step_class(self, "apply_gradients", global_step, name)
         return step.take_pairs(list(grads_and_vars))
 
-    _tflsc_own_methods = compute_gradients, apply_gradients
+    _tflsc_our_methods = compute_gradients, apply_gradients
 
     def variables(self) -> list[tf.Variable]:
         """Returns the variables of the wrapped optimizer and of the loss scale, a list."""
-        wrapped = _graphs.variables_of(self._tflsc_wrapped)
-        return wrapped + _scale.variables_of(self._tflsc_loss_scale)
+        wrapped = _variables.of(self._tflsc_wrapped)
+        return wrapped + _scale_or_manager.variables_of(self._tflsc_loss_scale)
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns the wrapped optimizer's slot variable `name` for `var`, or None."""
@@ -403,7 +401,7 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
             changing scale.
         """
         # Some Keras optimizers have methods with these names, but another meaning.
-        if not _scale.has_methods(opt, "compute_gradients", "apply_gradients") or (
+        if not _scale_or_manager.has_methods(opt, "compute_gradients", "apply_gradients") or (
             _keras_versions.is_optimizer(opt)
         ):
             raise TypeError(
@@ -416,18 +414,16 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
         self._opt = opt
         super().__init__(opt, loss_scale_manager, agree)
 
-    @property
-    def _tflsc_wrapped(self) -> Any:
-        return self._opt
+    _tflsc_wrapped = property(operator.attrgetter("_opt"))
 
     @property
     def _loss_scale_manager(self) -> Any:
-        return self._tflsc_scale_in_use
+        return vars(self).get("_tflsc_loss_scale")
 
     @_loss_scale_manager.setter
     def _loss_scale_manager(self, manager: Any) -> None:
         _check_manager(manager)
-        self._tflsc_set_loss_scale(manager)
+        self._tflsc_loss_scale = manager
 
 
 class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
@@ -479,27 +475,25 @@ class MixedPrecisionLossScaleOptimizer(LossScaleOptimizerBase):
         self._optimizer = opt
         super().__init__(opt, loss_scale, agree)
 
-    @property
-    def _tflsc_wrapped(self) -> Any:
-        return self._optimizer
+    _tflsc_wrapped = property(operator.attrgetter("_optimizer"))
 
     @property
     def _loss_scale(self) -> Any:
-        return self._tflsc_scale_in_use
+        return vars(self).get("_tflsc_loss_scale")
 
     @_loss_scale.setter
     def _loss_scale(self, loss_scale: Any) -> None:
-        if not _scale.has_methods(loss_scale, "update", "__call__"):
+        if not _scale_or_manager.has_methods(loss_scale, "update", "__call__"):
             raise TypeError(
                 f"_loss_scale must be a LossScale, got {loss_scale!r}. Write "
                 "tf_lossscale_compat.loss_scale.get(...), which makes one of a number, a manager, "
                 "a config or 'dynamic'."
             )
-        self._tflsc_set_loss_scale(_loss_scales.for_tensorflows(loss_scale))
+        self._tflsc_loss_scale = _loss_scales.for_tensorflows(loss_scale)
 
 
 def _check_manager(manager: Any) -> None:
-    if not _scale.is_manager(manager):
+    if not _scale_or_manager.is_manager(manager):
         raise TypeError(
             "loss_scale_manager must be a LossScaleManager, or have its two methods, got "
             f"{manager!r}. Make a manager, such as FixedLossScaleManager(1024), or use "
@@ -511,5 +505,3 @@ def _check_manager(manager: Any) -> None:
 # Where users find them.
 LossScaleOptimizer.__module__ = "tf_lossscale_compat.contrib.mixed_precision"
 MixedPrecisionLossScaleOptimizer.__module__ = "tf_lossscale_compat.train.experimental"
-for _public in (MixedPrecisionLossScaleOptimizer, LossScaleOptimizer):
-    _arguments.name_in_errors(_public)

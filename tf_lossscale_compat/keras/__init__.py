@@ -4,8 +4,8 @@ This module imports Keras. Each Keras that was imported before it can then load 
 saved with these optimizers.
 """
 
-from tf_lossscale_compat._core import _callers
+from tf_lossscale_compat._core import _missing_names
 from tf_lossscale_compat.keras import callbacks, mixed_precision
 
 __all__ = ["callbacks", "mixed_precision"]
-_callers.explain_missing(__name__)
+_missing_names.explain(__name__)

@@ -1,4 +1,4 @@
-"""Base classes of the two families of tf.keras, `_optimizer_v3` and `_optimizer_v2`.
+"""Base classes of both kinds of optimizers of tf.keras, `_optimizer_v3` and `_optimizer_v2`.
 
 Their optimizers aggregate gradients over replicas or processes in `apply_gradients`, after the
 finite test. Sums with other workers' gradients would not be tested, and may not be finite even if
@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, NoReturn
 
 from absl import logging
 
-from tf_lossscale_compat._core import _agreement, _gradients, _tf
+from tf_lossscale_compat._core import _agreement, _gradients, _graphs, _tf
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _family, _methods
+from tf_lossscale_compat.keras import _base, _keras_step
 
 if TYPE_CHECKING:
+    import types
+
     from tf_lossscale_compat._core import _types
 
 _lock = threading.Lock()
+# In TensorFlow 2.2 to 2.4, Keras' own class lets the inner optimizer aggregate. An override of
+# `apply_gradients`, such as that of tensorflow/models' AdamWeightDecay, may clip only if it does.
+_TRUSTS_OVERRIDES = _tf.at_least(2, 5)
 
 
 def _keeps_one_copy() -> bool:
@@ -48,21 +53,21 @@ class Aggregation:
     """
 
     def __init__(
-        self, family: BeforeKeras3Family, optimizer: _types.KerasOptimizer, wanted: bool
+        self, step_class: type[BeforeKeras3Step], optimizer: _types.KerasOptimizer, wanted: bool
     ) -> None:
         self._optimizer = optimizer
-        methods = family.aggregating_methods
+        methods = step_class.aggregating_methods
         self._methods = [name for name in methods if hasattr(optimizer, name)]
         # Unless another case applies, the optimizer is told not to aggregate.
         self.aggregates_in_step = self._hides = False
-        self.apply_kwargs = dict(family.without_aggregation)
+        self.apply_kwargs = dict(step_class.without_aggregation)
         if not wanted:
             return
         function = getattr(optimizer, "gradient_aggregator", None)
-        of_keras = _family.are_keras_methods(optimizer, methods) and (
-            function is None or _family.is_of_keras(function)
+        of_keras = _keras_step.are_keras_methods(optimizer, methods) and (
+            function is None or _keras_step.is_of_keras(function)
         )
-        if self._can_switch_off(*family.without_aggregation):
+        if self._can_switch_off(*step_class.without_aggregation):
             # Keras' own methods only sum over replicas.
             self.aggregates_in_step = tf.distribute.has_strategy() or not of_keras
             return
@@ -73,22 +78,15 @@ class Aggregation:
     def _can_switch_off(self, option_name: str) -> bool:
         """Returns whether `apply_gradients` of the optimizer can be told not to aggregate."""
         apply_gradients = self._optimizer.apply_gradients
-        # In TensorFlow 2.2 to 2.4, Keras' own class lets the inner optimizer aggregate. An override
-        # of `apply_gradients`, such as that of tensorflow/models' AdamWeightDecay, may clip only if
-        # it aggregates.
-        trusted = _tf.at_least(2, 5) or _family.are_keras_methods(
-            self._optimizer, ["apply_gradients"]
-        )
+        names = ["apply_gradients"]
         return (
             bool(self._methods)
-            and trusted
-            and _family.takes_argument(apply_gradients, option_name)
+            and (_TRUSTS_OVERRIDES or _keras_step.are_keras_methods(self._optimizer, names))
+            and _keras_step.takes_argument(apply_gradients, option_name)
             and not _keeps_one_copy()
         )
 
-    def aggregate(
-        self, grads: _types.Gradients, variables: _types.Variables
-    ) -> tuple[_types.Gradients, _types.Variables]:
+    def aggregate(self, grads: _types.Gradients, variables: _types.Variables) -> _types.Unzipped:
         """Returns aggregated gradients and their variables; both are lists."""
         pairs = list(zip(grads, variables))
         for name in self._methods:
@@ -125,9 +123,7 @@ class Aggregation:
                     attributes.update(hidden)
 
 
-def filter_empty_gradients(
-    grads: _types.Gradients, variables: _types.Variables
-) -> tuple[_types.Gradients, _types.Variables]:
+def filter_empty_gradients(grads: _types.Gradients, variables: _types.Variables) -> _types.Unzipped:
     """Returns both lists without variables that have no gradient; a warning names these."""
     without = [var.name for grad, var in zip(grads, variables) if grad is None]
     if without:
@@ -139,78 +135,59 @@ def _pass_through(grads_and_vars: Iterable[_types.Pair]) -> list[_types.Pair] | 
     return list(grads_and_vars) if _tf.at_least(2, 4) else [grad for grad, _ in grads_and_vars]
 
 
-class BeforeKeras3Family(_family.KerasFamily):
-    """Base class of the families of `OptimizerV2` and `_BaseOptimizer`."""
+class BeforeKeras3Step(_keras_step.KerasStep):
+    """One call of an optimizer of tf.keras; it aggregates gradients if `aggregates`.
 
-    is_legacy: bool  # For `deserialize`, which returns one of either family.
+    `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
+    """
+
+    optimizer: BeforeKeras3OptimizerBase
     aggregating_methods: tuple[str, ...]  # `apply_gradients` of inner optimizers calls them.
     without_aggregation: dict[str, bool]  # Its argument that switches this off.
 
-    def prepare_pairs(
-        self, owner: Any, pairs: Iterable[_types.Pair]
-    ) -> tuple[_types.Gradients, _types.Variables]:
-        """Checks pairs, and where the family does, builds the optimizer; returns both lists."""
-        raise NotImplementedError
+    _aggregation: Aggregation
 
-    def delegate_tracking(self, owner: Any) -> None:
-        """Makes checkpoints hold the inner optimizer in the owner's place, with the loss scale.
-
-        So do those of TensorFlow 2.3 to 2.15 and `tf_keras`.
-        """
-        classes = type(owner).__mro__
-        delegating: Any = next(each for each in classes if "DelegatingTrackable" in each.__name__)
-        owner._optimizer._is_wrapped_by_loss_scale_optimizer = True  # It can hold one.
-        owner.__dict__["_trackable"] = owner._optimizer  # Some versions read it while they set it.
-        delegating.__init__(owner, owner._optimizer)
-        self.track_loss_scale(owner, owner._loss_scale)
-
-    def deserialize(self, config: dict[str, Any], custom_objects: dict[str, Any] | None) -> Any:
-        deserialize = self.keras.optimizers.deserialize
-        options = {}
-        if "use_legacy_optimizer" in inspect.signature(deserialize).parameters:
-            options["use_legacy_optimizer"] = self.is_legacy
-        return deserialize(config, custom_objects=custom_objects, **options)
-
-    def agreement(self, owner: Any) -> _types.Agree | None:
-        return _agreement.agreement_or_default(owner._tflsc.agreement, owner, owner._loss_scale)
-
-    def apply_pairs(
+    def __init__(
         self,
-        owner: Any,
-        grads_and_vars: Iterable[_types.Pair],
-        scaled: bool,
+        optimizer: BeforeKeras3OptimizerBase,
         method_name: str = "apply_gradients",
         args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
         aggregates: bool = True,
-        **kwargs: Any,
-    ) -> Any:
-        """Takes a step; aggregates gradients before it if `aggregates`.
+    ) -> None:
+        super().__init__(optimizer, method_name)
+        self._args, self._kwargs, self._aggregates = args, dict(kwargs or {}), aggregates
 
-        `args` and `kwargs` are for the inner optimizer's `apply_gradients`.
-        """
-        _family.check_step_context(owner, method_name)
-        inner = owner._optimizer
-        grads, variables = self.prepare_pairs(owner, grads_and_vars)
-        aggregation = Aggregation(self, inner, aggregates)
-        kwargs = {**kwargs, **aggregation.apply_kwargs}
-        aggregate = None
-        if aggregation.aggregates_in_step:
+    def check_pairs(self, pairs: Iterable[_types.Pair]) -> _types.Unzipped:
+        """Checks pairs, and builds the optimizer where that Keras does; returns both lists."""
+        raise NotImplementedError
+
+    def prepare(self, pairs: Iterable[_types.Pair]) -> _types.Unzipped:
+        self.check_context()
+        grads, variables = self.check_pairs(pairs)
+        self._aggregation = Aggregation(type(self), self.wrapped, self._aggregates)
+        if self._aggregation.aggregates_in_step:
             grads, variables = filter_empty_gradients(grads, variables)
-            aggregate = aggregation.aggregate
+            self.aggregate = self._aggregation.aggregate
+        return grads, variables
 
-        def apply(grads: _types.Gradients, variables: _types.Variables) -> Any:
-            with aggregation.suppress_aggregation():
-                return inner.apply_gradients(list(zip(grads, variables)), *args, **kwargs)
+    def apply_with_wrapped(self, grads: _types.Gradients, variables: _types.Variables) -> Any:
+        if not tf.executing_eagerly():
+            grads = _graphs.to_current_graph(grads)
+        pairs = list(zip(grads, variables))
+        kwargs = {**self._kwargs, **self._aggregation.apply_kwargs}
+        with self._aggregation.suppress_aggregation():
+            return self.wrapped.apply_gradients(pairs, *self._args, **kwargs)
 
-        return self.take_step(owner, grads, variables, scaled, apply, method_name, aggregate)
 
+class BeforeKeras3OptimizerBase(_base.KerasOptimizerBase):
+    """Base class of the loss-scale optimizers of tf.keras; Keras 3 has none of these methods."""
 
-class BeforeKeras3Methods(_methods.CommonMethods):
-    """The public methods that both families have in the same form, and Keras 3 has not."""
+    _tflsc_is_legacy: bool  # For `_tflsc_deserialize`, which returns an optimizer of either kind.
 
-    clipnorm = _methods.inner_property("clipnorm")
-    clipvalue = _methods.inner_property("clipvalue")
-    global_clipnorm = _methods.inner_property("global_clipnorm")
+    clipnorm = _base.inner_property("clipnorm")
+    clipvalue = _base.inner_property("clipvalue")
+    global_clipnorm = _base.inner_property("global_clipnorm")
 
     @property
     def inner_optimizer(self) -> Any:
@@ -224,4 +201,30 @@ class BeforeKeras3Methods(_methods.CommonMethods):
 
     @dynamic_scale.setter
     def dynamic_scale(self, value: object) -> NoReturn:
-        _methods.refuse_to_set(self, "dynamic_scale", value)
+        _base.refuse_to_set(self, "dynamic_scale", value)
+
+    @property
+    def _tflsc_agreement(self) -> _types.Agree | None:
+        return _agreement.agreement_or_default(self._tflsc.agreement, self, self._loss_scale)
+
+    def _tflsc_delegate_tracking(self) -> None:
+        """Makes checkpoints hold the inner optimizer in this one's place, with the loss scale.
+
+        So do those of TensorFlow 2.3 to 2.15 and `tf_keras`.
+        """
+        classes = type(self).__mro__
+        delegating: Any = next(each for each in classes if "DelegatingTrackable" in each.__name__)
+        self._optimizer._is_wrapped_by_loss_scale_optimizer = True  # It can hold one.
+        self.__dict__["_trackable"] = self._optimizer  # Some versions read it while they set it.
+        delegating.__init__(self, self._optimizer)
+        self._tflsc_track_loss_scale(self._loss_scale)
+
+    @classmethod
+    def _tflsc_deserialize(
+        cls, keras: types.ModuleType, config: dict[str, Any], custom_objects: dict[str, Any] | None
+    ) -> Any:
+        deserialize = keras.optimizers.deserialize
+        options = {}
+        if "use_legacy_optimizer" in inspect.signature(deserialize).parameters:
+            options["use_legacy_optimizer"] = cls._tflsc_is_legacy
+        return deserialize(config, custom_objects=custom_objects, **options)

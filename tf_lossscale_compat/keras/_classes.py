@@ -20,10 +20,10 @@ from tf_lossscale_compat._core import (
     _callers,
     _graphs,
     _keras_versions,
-    _scale,
+    _scale_or_manager,
 )
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat.keras import _family, _lookup, _methods
+from tf_lossscale_compat.keras import _base, _lookup, _scaled_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -102,27 +102,25 @@ def _from_config(
     return _loss_scales.deserialize(loss_scale, custom_objects=loss_scales)
 
 
-def _options_of(data: _family.KerasData) -> dict[str, Any]:
+def _options_of(data: _base.KerasData) -> dict[str, Any]:
     """Returns the entries of a config other than the inner optimizer and the loss scale in use."""
     holds_agree = "agree" in data.options
     return {**data.options, "agree": True} if holds_agree else data.options  # It is a function.
 
 
 def _arguments_of(
-    config: dict[str, Any], family: _family.KerasFamily, custom_objects: dict[str, Any] | None
+    config: dict[str, Any], family: _base.Family, custom_objects: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Returns the constructor's arguments for a config of any version, without the optimizer."""
-    arguments = {name: value for name, value in config.items() if name not in family.without_effect}
+    without_effect = family.optimizer_base._tflsc_without_effect
+    arguments = {name: value for name, value in config.items() if name not in without_effect}
     if "loss_scale" in arguments or family.experimental:
-        stable_arguments = {
-            name: arguments.pop(name) for name in _STABLE_ARGUMENTS if name in arguments
-        }
-        if "loss_scale" not in arguments:
-            arguments["loss_scale"] = _from_stable_arguments(**stable_arguments)
+        stable = {name: arguments.pop(name) for name in _STABLE_ARGUMENTS if name in arguments}
+        if "loss_scale" in arguments:
+            config = arguments["loss_scale"]
+            arguments["loss_scale"] = _from_config(family.keras, config, custom_objects)
         else:
-            arguments["loss_scale"] = _from_config(
-                family.keras, arguments["loss_scale"], custom_objects
-            )
+            arguments["loss_scale"] = _from_stable_arguments(**stable)
     return arguments
 
 
@@ -138,17 +136,15 @@ def _rebuild(cls: Any, optimizer: _types.KerasOptimizer, arguments: dict[str, An
 
 
 def _deserialize_inner(
-    family: _family.KerasFamily,
-    config: dict[str, Any],
-    custom_objects: dict[str, Any] | None = None,
+    family: _base.Family, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
 ) -> Any:
     """Returns the inner optimizer that a config describes."""
     if not {"class_name", "config"} <= config.keys():
         raise TypeError(f"{family.optimizer_argument} must be a Keras optimizer, got {config!r}.")
     # A copy, because tf.keras changes a config that it deserializes.
-    return _lookup.family_for_config(family, config).deserialize(
-        copy.deepcopy(config), custom_objects
-    )
+    found = _lookup.family_for_config(family, config)
+    copied = copy.deepcopy(config)
+    return found.optimizer_base._tflsc_deserialize(found.keras, copied, custom_objects)
 
 
 def _call_constructor(cls: Any, inner: _types.KerasOptimizer, arguments: dict[str, Any]) -> Any:
@@ -158,62 +154,7 @@ def _call_constructor(cls: Any, inner: _types.KerasOptimizer, arguments: dict[st
     return cls(inner, **arguments)
 
 
-def _construct(
-    owner: StableLossScaleOptimizerBase,
-    optimizer: Any,
-    arguments: dict[str, Any],
-    options: dict[str, Any],
-    unknown: Iterable[str] = (),
-) -> None:
-    """Does the work of both constructors.
-
-    `arguments` are the constructor's for the loss scale, `options` its others. `unknown` has the
-    names of those that it does not take.
-    """
-    family, cls = owner._tflsc_family, type(owner)
-    if isinstance(optimizer, dict):
-        optimizer = _deserialize_inner(family, optimizer)
-    if unknown:
-        _family.base_to_wrap(optimizer, family.optimizer_argument)
-        family.refuse_arguments(cls.__name__, unknown)
-    family.check_name(options["name"])
-    _arguments.flag("count_skipped", options["count_skipped"], or_none=True)
-    _agreement.check_agree(options["agree"])
-    family.check_count_skipped(options["count_skipped"], optimizer)
-    family.check_can_wrap(owner, optimizer)
-    owner._raise_if_strategy_unsupported()
-    identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
-    if _loss_scales.will_be_dynamic(identifier):
-        _agreement.check_takes_dynamic(optimizer)  # Before it makes variables.
-    loss_scale: _loss_scales.LossScale
-    if "loss_scale" in arguments:
-        loss_scale = _loss_scales.get(_loss_scales.require(arguments["loss_scale"]))
-        used = _tf.at_least(2, 4) and _scale.had_owner(loss_scale)
-        if used and type(loss_scale) is _loss_scales.DynamicLossScale:
-            # Its Keras optimizer was deleted, as in the next fold of a cross-validation. A new one
-            # with the same arguments takes its place, and the caller's stays as it is. So each fold
-            # begins alike, as in TensorFlow 2.4, whose class takes the arguments alone.
-            loss_scale = type(loss_scale).from_config(loss_scale.get_config())
-    else:
-        loss_scale = _from_stable_arguments(**arguments)
-    family.check_loss_scale(loss_scale)
-    agreement = _agreement.resolve(options["agree"], optimizer, loss_scale)
-    # The experimental class had no Keras 3: programs with it pass unscaled gradients.
-    rule = _family.ScaledRule(must_be_asked=family.takes_scaled and not family.experimental)
-    data = _family.KerasData(rule)
-    # Without a `__setattr__`, so that checkpoints have only one name for each of these.
-    owner.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
-    options["name"] = family.init_base_class(owner, options["name"])
-    data.options.update((option, value) for option, value in options.items() if value is not None)
-    data.agreement, data.constructed = agreement, True
-    _scale.set_owner(loss_scale, owner)
-
-
-def _serialize_inner(owner: StableLossScaleOptimizerBase) -> dict[str, Any]:
-    return owner._tflsc_family.keras.optimizers.serialize(owner._optimizer)
-
-
-class StableLossScaleOptimizerBase(_methods.CommonMethods):
+class StableLossScaleOptimizerBase(_base.KerasOptimizerBase):
     """Wraps a Keras optimizer with a dynamic or fixed loss scale.
 
     The result is an optimizer of the same Keras as `inner_optimizer`: Keras 3 on TensorFlow,
@@ -288,7 +229,60 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
                 )
             arguments["loss_scale"] = loss_scale
         options = {"name": name, "count_skipped": count_skipped, "agree": agree}
-        _construct(self, inner_optimizer, arguments, options, unknown)
+        self._tflsc_construct(inner_optimizer, arguments, options, unknown)
+
+    def _tflsc_construct(
+        self,
+        optimizer: Any,
+        arguments: dict[str, Any],
+        options: dict[str, Any],
+        unknown: Iterable[str] = (),
+    ) -> None:
+        """Does the work of both constructors.
+
+        `arguments` are the constructor's for the loss scale, `options` its others. `unknown` has
+        the names of those that it does not take.
+        """
+        family = self._tflsc_family
+        if isinstance(optimizer, dict):
+            optimizer = _deserialize_inner(family, optimizer)
+        if unknown:
+            _base.base_to_wrap(optimizer, family.optimizer_argument)
+            self._tflsc_refuse_arguments(unknown)
+        self._tflsc_check_name(options["name"])
+        _arguments.flag("count_skipped", options["count_skipped"], or_none=True)
+        _agreement.check_agree(options["agree"])
+        _base.check_count_skipped(options["count_skipped"], optimizer)
+        self._tflsc_check_can_wrap(optimizer)
+        self._raise_if_strategy_unsupported()
+        identifier = arguments.get("loss_scale", "dynamic" if arguments.get("dynamic") else None)
+        if _loss_scales.will_be_dynamic(identifier):
+            _agreement.check_takes_dynamic(optimizer)  # Before it makes variables.
+        loss_scale: _loss_scales.LossScale
+        if "loss_scale" in arguments:
+            loss_scale = _loss_scales.get(_loss_scales.require(arguments["loss_scale"]))
+            used = _tf.at_least(2, 4) and _scale_or_manager.had_owner(loss_scale)
+            if used and type(loss_scale) is _loss_scales.DynamicLossScale:
+                # Its Keras optimizer was deleted, as in the next fold of a cross-validation. A new
+                # one with the same arguments takes its place, and the caller's stays as it is. So
+                # each fold begins alike, as in TensorFlow 2.4, whose class takes arguments alone.
+                loss_scale = type(loss_scale).from_config(loss_scale.get_config())
+        else:
+            loss_scale = _from_stable_arguments(**arguments)
+        self._tflsc_check_loss_scale(loss_scale)
+        agreement = _agreement.resolve(options["agree"], optimizer, loss_scale)
+        # The experimental class had no Keras 3: programs with it pass unscaled gradients.
+        must_be_asked = self._tflsc_takes_scaled and not family.experimental
+        data = _base.KerasData(_scaled_rule.ScaledRule(must_be_asked))
+        # Without a `__setattr__`, so that checkpoints have only one name for each of these.
+        self.__dict__.update(_optimizer=optimizer, _loss_scale=loss_scale, _tflsc=data)
+        options["name"] = self._tflsc_init_base_class(options["name"])
+        data.options.update({k: v for k, v in options.items() if v is not None})
+        data.agreement, data.constructed = agreement, True
+        _scale_or_manager.set_owner(loss_scale, self)
+
+    def _tflsc_serialize_inner(self) -> dict[str, Any]:
+        return self._tflsc_family.keras.optimizers.serialize(self._optimizer)
 
     @property
     def loss_scale(self) -> Any:
@@ -300,12 +294,12 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
     @loss_scale.setter
     def loss_scale(self, value: NoReturn) -> None:
         """The loss scale's value; to set it, assign to `dynamic_scale`."""
-        _methods.refuse_to_set(self, "loss_scale", value)
+        _base.refuse_to_set(self, "loss_scale", value)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments, a dict that JSON can hold."""
         config = {
-            "inner_optimizer": _serialize_inner(self),
+            "inner_optimizer": self._tflsc_serialize_inner(),
             "dynamic": self.dynamic,
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
@@ -321,7 +315,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         ):
             config["loss_scale"] = loss_scale
         config.update(_options_of(self._tflsc))
-        if config["dynamic"] and not self._tflsc_family.config_says_dynamic:
+        if config["dynamic"] and not self._tflsc_config_says_dynamic:
             del config["dynamic"]
         return config
 
@@ -355,7 +349,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
             )
         if isinstance(inner, dict):
             inner = _deserialize_inner(cls._tflsc_family, inner, custom_objects)
-        base = _family.base_to_wrap(inner, cls._tflsc_family.optimizer_argument)
+        base = _base.base_to_wrap(inner, cls._tflsc_family.optimizer_argument)
         family = _lookup.family_of(base, cls._tflsc_family.experimental)
         had_agree = arguments.pop("agree", False)
         new = _call_constructor(cls, inner, _arguments_of(arguments, family, custom_objects))
@@ -369,7 +363,7 @@ class StableLossScaleOptimizerBase(_methods.CommonMethods):
         if "_tflsc_family" in vars(cls):  # pickle finds a sibling only through the public class.
             cls = ExperimentalLossScaleOptimizer if family.experimental else LossScaleOptimizer
         loss_scale: _loss_scales.LossScale | dict[str, Any] = self._loss_scale
-        if family.copies_lose_state and type(loss_scale) is _loss_scales.DynamicLossScale:
+        if self._tflsc_copies_lose_state and type(loss_scale) is _loss_scales.DynamicLossScale:
             loss_scale = _loss_scales.serialize(loss_scale)
         return _rebuild, (cls, self._optimizer, {"loss_scale": loss_scale, **data.options})
 
@@ -413,7 +407,7 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
           ValueError: see there; or `loss_scale` is None or not a loss scale.
         """
         options = {"name": name, "count_skipped": count_skipped, "agree": agree}
-        _construct(self, optimizer, {"loss_scale": loss_scale}, options)
+        self._tflsc_construct(optimizer, {"loss_scale": loss_scale}, options)
 
     @property
     def loss_scale(self) -> _loss_scales.LossScale:
@@ -423,7 +417,7 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
         except in a Session's graph, where tensors compare by identity.
         """
         if _tf.at_least(2, 4):
-            _scale.data_of(self._loss_scale).compares_by_value = True
+            _scale_or_manager.data_of(self._loss_scale).compares_by_value = True
             if _graphs.in_session_graph():
                 self._loss_scale._as_graph_element()  # The graph may be finalized afterwards.
         return self._loss_scale
@@ -431,12 +425,12 @@ class ExperimentalLossScaleOptimizerBase(StableLossScaleOptimizerBase):
     @loss_scale.setter
     def loss_scale(self, value: NoReturn) -> None:
         """The loss scale, which cannot be exchanged; see `dynamic_scale`."""
-        _methods.refuse_to_set(self, "loss_scale", value)
+        _base.refuse_to_set(self, "loss_scale", value)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the configs of the inner optimizer and the loss scale in a dict, as in r2.0."""
         return {
-            "optimizer": _serialize_inner(self),
+            "optimizer": self._tflsc_serialize_inner(),
             "loss_scale": _loss_scales.serialize(self._loss_scale),
             **_options_of(self._tflsc),
         }
@@ -448,7 +442,7 @@ class _SiblingMetaclass(type):
     The public classes are of tf.keras' own family, and each has a sibling for every other family.
     """
 
-    _tflsc_family: _family.KerasFamily
+    _tflsc_family: _base.Family
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         picked: type = cls
@@ -477,7 +471,7 @@ class _SiblingMetaclass(type):
         if super().__subclasscheck__(subclass):
             return True
         family = vars(cls).get("_tflsc_family")
-        if family is None or family.base is not _lookup.default_base():
+        if family is None or family.inner_base is not _lookup.default_base():
             return False
         stable, experimental = StableLossScaleOptimizerBase, ExperimentalLossScaleOptimizerBase
         return (experimental if family.experimental else stable) in subclass.__mro__
@@ -508,7 +502,7 @@ def _siblings(
 
     class LossScaleOptimizer(
         StableLossScaleOptimizerBase,
-        both[0].methods_class,  # type: ignore[misc]
+        both[0].optimizer_base,  # type: ignore[misc]
         both[0].original,  # type: ignore[misc]
         metaclass=Metaclass,
     ):
@@ -526,9 +520,8 @@ def _siblings(
     public = "tf_lossscale_compat.keras.mixed_precision"  # Users import them from here.
     modules = public, f"{public}.experimental"
     for cls, module in zip((LossScaleOptimizer, ExperimentalLossScaleOptimizer), modules):
-        registered = cls.__name__ + both[0].registered_suffix
+        registered = cls.__name__ + cls._tflsc_registered_suffix
         cls.__module__, cls.__name__, cls.__qualname__ = module, *["LossScaleOptimizer"] * 2
-        _arguments.name_in_errors(cls)
         _register(both[0].keras, cls, registered)
     return LossScaleOptimizer, ExperimentalLossScaleOptimizer
 

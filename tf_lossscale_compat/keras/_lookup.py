@@ -10,28 +10,21 @@ from typing import TYPE_CHECKING, Any, Iterator
 
 from tf_lossscale_compat._core import _keras_versions
 from tf_lossscale_compat._core._tf import tf
-from tf_lossscale_compat.keras import _keras3, _optimizer_v2, _optimizer_v3
+from tf_lossscale_compat.keras import _base, _keras3, _optimizer_v2, _optimizer_v3
 
 if TYPE_CHECKING:
     import types
 
-    from tf_lossscale_compat.keras import _family
 
 _cached = functools.lru_cache(maxsize=None)
 
 # Configs of optimizers have these entries only before Keras 3.
 _ONLY_BEFORE_KERAS_3 = {"is_legacy_optimizer", "jit_compile"}
-# The class of each family, and that of its public methods, by the name of the base class.
-_FAMILIES: dict[str, tuple[type[_family.KerasFamily], type]] = {
-    _keras_versions.KERAS_3: (_keras3.Keras3Family, _keras3.Keras3Methods),
-    _keras_versions.OPTIMIZER_V3: (
-        _optimizer_v3.OptimizerV3Family,
-        _optimizer_v3.OptimizerV3Methods,
-    ),
-    _keras_versions.OPTIMIZER_V2: (
-        _optimizer_v2.OptimizerV2Family,
-        _optimizer_v2.OptimizerV2Methods,
-    ),
+# The base class of loss-scale optimizers, by the name of that of the optimizers they wrap.
+_METHODS: dict[str, type[_base.KerasOptimizerBase]] = {
+    _keras_versions.KERAS_3: _keras3.Keras3OptimizerBase,
+    _keras_versions.OPTIMIZER_V3: _optimizer_v3.OptimizerV3Base,
+    _keras_versions.OPTIMIZER_V2: _optimizer_v2.OptimizerV2Base,
 }
 
 
@@ -58,12 +51,11 @@ def _original_class(keras: types.ModuleType, base: type, experimental: bool) -> 
 
 
 @_cached
-def family_of(base: type, experimental: bool) -> _family.KerasFamily:
-    """Returns the `KerasFamily` of optimizers that derive from `base`."""
+def family_of(base: type, experimental: bool) -> _base.Family:
+    """Returns the `Family` of optimizers that derive from `base`."""
     keras = keras_of(base)
     original = _original_class(keras, base, experimental)
-    family, methods_class = _FAMILIES[base.__name__]
-    return family(methods_class, keras, base, original, experimental)
+    return _base.Family(_METHODS[base.__name__], keras, base, original, experimental)
 
 
 @_cached
@@ -83,7 +75,7 @@ def check_public_keras(optimizer: object, base: type, argument: str) -> None:
         )
 
 
-def family_for_config(family: _family.KerasFamily, config: dict[str, Any]) -> _family.KerasFamily:
+def family_for_config(family: _base.Family, config: dict[str, Any]) -> _base.Family:
     """Returns the family that deserializes the `config` of an inner optimizer.
 
     It is `family`, or one of `tf_keras` if the config is of `tf_keras` or a Keras before 3.
@@ -93,10 +85,10 @@ def family_for_config(family: _family.KerasFamily, config: dict[str, Any]) -> _f
     before_keras_3 = legacy or not _ONLY_BEFORE_KERAS_3.isdisjoint(arguments)
     of_tf_keras = module.split(".")[0] == "tf_keras" or (
         before_keras_3
-        and isinstance(family, _keras3.Keras3Family)
+        and family.optimizer_base is _keras3.Keras3OptimizerBase
         and importlib.util.find_spec("tf_keras")
     )
-    if family.base is not default_base() or not of_tf_keras:
+    if family.inner_base is not default_base() or not of_tf_keras:
         return family
     optimizers = importlib.import_module("tf_keras").optimizers
     base: Any = _keras_versions.base_of((optimizers.legacy if legacy else optimizers).SGD)

@@ -20,8 +20,8 @@ class LossScaleCallback(_Callback):
     """Puts `loss_scale` and `skipped_steps` into the logs of epochs; ends a `fit` that is stuck.
 
     `record` is a `StepRecord`; None for that of the model's optimizer, which `fit` makes if there
-    is none. `fit` ends with a `LossScaleError` if as many steps in a row were skipped as the int
-    `max_consecutive_skips` or the record says, which is checked every `every_n_steps` steps.
+    is none. `max_consecutive_skips`, an int, is set as the record's. `fit` ends with a
+    `LossScaleError` if as many steps in a row were skipped, which is checked every `every_n_steps`.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class LossScaleCallback(_Callback):
             strategy = getattr(self.model, "distribute_strategy", tf.distribute.get_strategy())
             with strategy.scope():
                 self.record = _step_record.StepRecord(optimizer)
-        self._has_limit = self._limit or self.record.max_consecutive_skips
+        self.record.max_consecutive_skips = self._limit or self.record.max_consecutive_skips
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Checks, not at the end of a batch, where Keras 3 would wait for the device."""
-        if self._has_limit and batch // self._every != self._checked:
+        if self.record.max_consecutive_skips and batch // self._every != self._checked:
             self._checked = batch // self._every
             self._check()
 
@@ -74,8 +74,8 @@ class LossScaleCallback(_Callback):
     def _check(self) -> Any:
         """Raises the error of a run that is stuck; returns the session of a graph, or None."""
         session = None if tf.executing_eagerly() else tf1.keras.backend.get_session()
-        if self._has_limit:
-            self.record.check(self._limit, session)
+        if self.record.max_consecutive_skips:
+            self.record.check(session)
         return session
 
     # `fit` of tf_keras asks its callbacks for these; those of Keras 3 have none.

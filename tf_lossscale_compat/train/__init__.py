@@ -1,7 +1,7 @@
 """The names of `tf.train` that this package provides."""
 
-from tf_lossscale_compat._core import _callers
+from tf_lossscale_compat._core import _missing_names
 from tf_lossscale_compat.train import experimental
 
 __all__ = ["experimental"]
-_callers.explain_missing(__name__)
+_missing_names.explain(__name__)

@@ -1,6 +1,6 @@
 """The loss-scale part of `tf.train.experimental` (TensorFlow r1.14 to 2.3)."""
 
-from tf_lossscale_compat._core import _callers
+from tf_lossscale_compat._core import _missing_names
 from tf_lossscale_compat._scales._loss_scales import DynamicLossScale, FixedLossScale, LossScale
 from tf_lossscale_compat._v1._optimizers import MixedPrecisionLossScaleOptimizer
 from tf_lossscale_compat.train.experimental._graph_rewrite import (
@@ -16,4 +16,4 @@ __all__ = [
     "disable_mixed_precision_graph_rewrite",
     "enable_mixed_precision_graph_rewrite",
 ]
-_callers.explain_missing(__name__)
+_missing_names.explain(__name__)

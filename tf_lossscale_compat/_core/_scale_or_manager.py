@@ -11,7 +11,7 @@ import gc
 import weakref
 from typing import TYPE_CHECKING, Any, Callable
 
-from tf_lossscale_compat._core import _graphs
+from tf_lossscale_compat._core import _graphs, _variables
 from tf_lossscale_compat._core._tf import tf
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def data_of(loss_scale: object) -> LossScaleData:
     return attributes["_tflsc"]
 
 
-def unwrap(loss_scale: _types.LossScaleOrManager) -> _types.LossScaleOrManager:
+def innermost(loss_scale: _types.LossScaleOrManager) -> _types.LossScaleOrManager:
     """Returns the manager that a loss scale wraps; any other loss scale as it is."""
     wraps_manager = hasattr(type(loss_scale), "_tflsc_wraps_manager")
     return loss_scale.manager if wraps_manager else loss_scale
@@ -69,57 +69,52 @@ def is_manager(value: object) -> bool:
 
 def variables_of(loss_scale: _types.LossScaleOrManager) -> list[tf.Variable]:
     """Returns the variables of a loss scale or manager, a list."""
-    unwrapped = unwrap(loss_scale)
-    if is_manager(unwrapped):
-        return _graphs.variables_of(unwrapped)
-    return list(data_of(unwrapped).weights.values())
+    loss_scale = innermost(loss_scale)
+    if is_manager(loss_scale):
+        return _variables.of(loss_scale)
+    return list(data_of(loss_scale).weights.values())
 
 
 # A user's methods, and this package's.
 
 
-def overrides(instance: object, cls: type, name: str) -> bool:
-    """Returns whether `instance` or its class overrides this method of `cls`."""
-    return name in vars(instance) or getattr(type(instance), name) is not getattr(cls, name)
-
-
-def is_own(method: Any, instance: object) -> bool:
+def is_ours(method: Any, instance: object) -> bool:
     """Returns whether an instance's method is this package's, and none that a user put there."""
     # Not by an attribute of the function, which `functools.wraps` would copy to a user's.
-    own = getattr(type(instance), "_tflsc_own_methods", ())
-    return getattr(method, "__func__", method) in own
+    ours = getattr(type(instance), "_tflsc_our_methods", ())
+    return getattr(method, "__func__", method) in ours
 
 
 def _is_updated_by_user(loss_scale: Any) -> bool:
     method = loss_scale.update_loss_scale if is_manager(loss_scale) else loss_scale.update
-    return not is_own(method, loss_scale)
+    return not is_ours(method, loss_scale)
 
 
 def needs_gradients(loss_scale: _types.LossScaleOrManager) -> bool:
     """Returns whether a user's `update` updates the scale, by gradients."""
-    unwrapped = unwrap(loss_scale)
-    return not is_manager(unwrapped) and _is_updated_by_user(unwrapped)
+    loss_scale = innermost(loss_scale)
+    return not is_manager(loss_scale) and _is_updated_by_user(loss_scale)
 
 
 def may_change(loss_scale: _types.LossScaleOrManager) -> bool:
     """Returns False for a fixed scale of this package, which no step changes, else True."""
-    unwrapped = unwrap(loss_scale)
-    return _is_updated_by_user(unwrapped) or bool(variables_of(unwrapped))
+    loss_scale = innermost(loss_scale)
+    return _is_updated_by_user(loss_scale) or bool(variables_of(loss_scale))
 
 
 def is_read_by_user(loss_scale: _types.LossScaleOrManager) -> bool:
     """Returns whether a user's method reads the scale."""
-    unwrapped = unwrap(loss_scale)
-    method = unwrapped.get_loss_scale if is_manager(unwrapped) else unwrapped.__call__
-    return not is_own(method, unwrapped)
+    loss_scale = innermost(loss_scale)
+    method = loss_scale.get_loss_scale if is_manager(loss_scale) else loss_scale.__call__
+    return not is_ours(method, loss_scale)
 
 
 def check_reciprocal(loss_scale: _types.LossScaleOrManager) -> None:
     """Raises a ValueError if the reciprocal of a fixed scale may be zero in float32."""
-    unwrapped, fixed = unwrap(loss_scale), None
-    if not may_change(unwrapped):
-        fixed = getattr(unwrapped, "_loss_scale", None)
-        fixed = getattr(unwrapped, "_loss_scale_value", fixed)
+    loss_scale, fixed = innermost(loss_scale), None
+    if not may_change(loss_scale):
+        fixed = getattr(loss_scale, "_loss_scale", None)
+        fixed = getattr(loss_scale, "_loss_scale_value", fixed)
     if isinstance(fixed, float) and fixed > LARGEST_WITH_RECIPROCAL:
         raise ValueError(
             f"A fixed loss scale must be at most 2**126, got {fixed!r}: its reciprocal may "
@@ -142,10 +137,10 @@ def _owner_of(loss_scale: object) -> object:
 
 def check_has_no_owner(loss_scale: _types.LossScaleOrManager) -> None:
     """Raises a ValueError if a loss scale belongs to a Keras optimizer."""
-    unwrapped = unwrap(loss_scale)
-    if _owner_of(unwrapped) is not None:
+    loss_scale = innermost(loss_scale)
+    if _owner_of(loss_scale) is not None:
         raise ValueError(
-            f"{unwrapped!r} already drives another optimizer, a Keras one. The first of the two "
+            f"{loss_scale!r} already drives another optimizer, a Keras one. The first of the two "
             "to apply would update the loss scale before the other divides by it. Give each a "
             "loss scale of its own. If the other is not needed any more, first delete it and the "
             "models and functions that hold it."
@@ -154,49 +149,21 @@ def check_has_no_owner(loss_scale: _types.LossScaleOrManager) -> None:
 
 def had_owner(loss_scale: _types.LossScaleOrManager) -> bool:
     """Returns whether a loss scale belonged to a Keras optimizer that no longer exists."""
-    data = getattr(unwrap(loss_scale), "_tflsc", None)
-    return data is not None and data.owner is not None and _owner_of(unwrap(loss_scale)) is None
+    data = getattr(innermost(loss_scale), "_tflsc", None)
+    return data is not None and data.owner is not None and _owner_of(innermost(loss_scale)) is None
 
 
 def set_owner(loss_scale: _types.LossScaleOrManager, owner: object) -> None:
-    """Records that a loss scale belongs to a Keras optimizer, unless steps never change it."""
-    unwrapped = unwrap(loss_scale)
-    if may_change(unwrapped) and hasattr(unwrapped, "__dict__"):
-        data_of(unwrapped).owner = None if owner is None else weakref.ref(owner)
+    """Notes that a loss scale belongs to a Keras optimizer, unless steps never change it."""
+    loss_scale = innermost(loss_scale)
+    if may_change(loss_scale) and hasattr(loss_scale, "__dict__"):
+        data_of(loss_scale).owner = None if owner is None else weakref.ref(owner)
 
 
 # Values of a scale.
 
 
-def read(loss_scale: _types.LossScaleOrManager) -> Any:
-    """Returns the scale as the loss scale or manager does, a tensor or variable."""
-    unwrapped = unwrap(loss_scale)
-    return unwrapped.get_loss_scale() if is_manager(unwrapped) else unwrapped()
-
-
-def as_tensor(value: Any) -> tf.Tensor:
-    """Returns a scale as a float32 scalar tensor; that of a reference variable follows it."""
-    return tf.cast(tf.convert_to_tensor(value), tf.float32)
-
-
-def snapshot(value: Any) -> tf.Tensor:
-    """Returns what `read` returned as a float32 scalar tensor that no update changes.
-
-    What reads a scale, and where:
-
-    - `as_tensor`: where the number of operations is the original's. Adds none for a reference.
-    - `snapshot`: else, in particular if an update may come before the value is used.
-    - `read_for_record`: after the update of a step, for its record.
-    - `_graphs.deep_copy`: the same as `snapshot` for a value that was read before.
-    - `_graphs.snapshot_of`: for a variable of a record.
-    """
-    scale = as_tensor(value)
-    if not tf.executing_eagerly() and _graphs.is_reference(value):
-        return _graphs.deep_copy(scale)
-    return scale
-
-
-def read_for_record(loss_scale: _types.LossScaleOrManager) -> tf.Tensor:
+def scale_after_step(loss_scale: _types.LossScaleOrManager) -> tf.Tensor:
     """Returns the scale now, or at this point of a graph.
 
     It is NaN in a Session's graph if a user's method reads the scale.
@@ -204,10 +171,11 @@ def read_for_record(loss_scale: _types.LossScaleOrManager) -> tf.Tensor:
     in_graph = _graphs.in_session_graph()
     if in_graph and is_read_by_user(loss_scale):
         return tf.constant(float("nan"))
-    value = read(loss_scale)
-    if in_graph and _graphs.is_reference(value):
+    loss_scale = innermost(loss_scale)
+    value = loss_scale.get_loss_scale() if is_manager(loss_scale) else loss_scale()
+    if in_graph and _variables.is_reference(value):
         return tf.cast(value.read_value(), tf.float32)
-    return snapshot(value)
+    return _variables.snapshot(value)
 
 
 def scale_loss(loss: Any, scale: tf.Tensor) -> Any:
