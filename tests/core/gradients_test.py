@@ -215,22 +215,14 @@ class AllFiniteTest(parameterized.TestCase, tf.test.TestCase):
                     self.assertEqual(finite, bad is None, (leaf, bad))
 
 
-def _unscaled(mode, grad, scale, build=lambda tensor: tensor):
-    """Returns `unscale` of a gradient made of an array, in `mode`."""
-
-    def step(_, grad, scale):
-        (unscaled,) = _gradients.unscale([build(grad)], _gradients.Division(1.0 / scale))
-        sparse = isinstance(unscaled, tf.IndexedSlices)
-        return (unscaled.values, unscaled.indices, unscaled.dense_shape) if sparse else unscaled
-
-    (result,) = stepping.run(mode, lambda: None, step, [(grad, np.float32(scale))])
-    return result
-
-
 class UnscaleTest(modes.EagerTestCase):
     @crossed.product(mode=stepping.STATELESS, dtype=COMPLEX)
     def test_multiplies_in_the_dtype_of_the_gradient(self, mode, dtype):
-        result = _unscaled(mode, np.array([512, -3072], dtype), 1024)
+        def unscale(_, grad, scale):
+            return _gradients.unscale([grad], _gradients.Division(1.0 / scale))[0]
+
+        inputs = [(np.array([512, -3072], dtype), np.float32(1024))]
+        (result,) = stepping.run(mode, lambda: None, unscale, inputs)
         self.assertEqual(result.dtype, np.dtype(dtype))
         self.assertAllEqual(result.astype(np.complex128), [0.5, -3])
 
@@ -323,16 +315,6 @@ class CompiledTest(modes.EagerTestCase):
                         self.assertAllEqual(result, tensor.numpy() + number)
         self.assertEqual(runs, ["eager"] * 2 * len(lists) + ["traced"] * 2 * len(lists))
 
-    def test_rows_of_a_sparse_gradient_may_vary(self):
-        function, runs = _counting()
-        for rows in range(1, 20):
-            dense, sparse = function(
-                [tf.ones([2]), tf.ones([rows, 3])], 1, varying_first_dim=frozenset([1])
-            )
-            self.assertAllEqual(dense, [2, 2])
-            self.assertAllEqual(sparse, np.full([rows, 3], 2))
-        self.assertEqual(runs, ["eager", "traced"])
-
     def test_unscaling_and_testing_sparse_gradients_traces_once(self):
         def grads(rows):
             indices = tf.range(rows)
@@ -372,21 +354,6 @@ class CompiledTest(modes.EagerTestCase):
             function([tf.zeros([12])])
         self.assertEqual(runs.count("traced"), 1)
 
-    @mock.patch.object(_gradients, "CAPACITY", 2)
-    def test_no_more_are_kept_if_threads_use_others_while_one_is_compiled(self):
-        def doubled(tensors):
-            if not tf.executing_eagerly():  # What other threads could call.
-                with tf.init_scope():
-                    for size in others:
-                        function([tf.zeros([size])])
-            return [2.0 * tensors[0]]
-
-        function, others = _gradients.Compiled(doubled), []
-        function([tf.zeros([1])])
-        others += [2, 3, 4]
-        function([tf.zeros([1])])
-        self.assertEqual(kept(function), 2)
-
     def test_runs_on_the_device_of_each_call(self):
         with tf.device("/cpu:1"):
             tensors = [tf.ones([2])] * 2
@@ -409,26 +376,6 @@ class CompiledTest(modes.EagerTestCase):
                 )
             self.assertAllClose(unscaled, 6.0)
             self.assertAllClose(tape.gradient(unscaled, variable), 2.0)
-
-    def test_an_error_in_the_function_reaches_the_caller_each_time(self):
-        def fail(tensors):
-            raise ValueError("no such thing")
-
-        function = _gradients.Compiled(fail)
-        for _ in range(3):
-            with self.assertRaisesRegex(ValueError, "no such thing"):
-                function([tf.ones([2])])
-
-    def test_graphs_are_left_to_themselves(self):
-        function, runs = _counting()
-        for _ in range(3):
-            with tf.Graph().as_default():
-                self.assertLen(function([tf.ones([2])]), 1)
-        self.assertEqual(runs, ["traced"] * 3)
-        self.assertEqual(kept(function), 0)
-        outer = tf.function(lambda x: function([x])[0], autograph=False)
-        outer(tf.ones([2]))
-        self.assertEqual(kept(function), 0)
 
     def test_does_without_the_private_call(self):
         """A TensorFlow to come may lack it."""

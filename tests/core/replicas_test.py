@@ -120,28 +120,6 @@ class ContextsTest(replicas.TestCase):
             for old, new in zip(before, self.execution.values(state)):
                 self.assertAllEqual(new, old)
 
-    def test_state_made_outside_the_scope_is_one_for_all(self):
-        loss_scale, manager = self.enter("mirrored_2", "graph", lambda: (dynamic(), exponential()))
-        variable = weight()
-        optimizers = [mixed(loss_scale), contrib(manager)]
-
-        def replica_step(factors):
-            grads_and_vars = [(replicas.own(factors) * tf.ones([2]), variable)]
-            done = [optimizer.apply_gradients(grads_and_vars) for optimizer in optimizers]
-            return None if tf.executing_eagerly() else tf.group(*done)
-
-        step = self.execution.compile(
-            lambda values: self.each(replica_step, values), self.factors()
-        )
-        flags = []
-        for factors in faults(self.count):
-            step(factors)
-            flags.append(bool(np.all(np.isfinite(factors))))
-            wanted = [*states(flags)[-1] * 2, np.array([1.0, 2.0]) - 0.5 * self.count * sum(flags)]
-            state = self.execution.values([*state_of(loss_scale), *state_of(manager), variable])
-            for copies, value in zip(state, wanted):
-                self.assertAllEqual(copies, [value] * len(copies))
-
 
 def reductions(graph):
     """Reductions in a graph: [(type of operation, shape or None in a function body)]."""

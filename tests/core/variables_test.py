@@ -3,14 +3,11 @@
 Updates and steps under strategies are in replicas_test.py and scales/state_property_test.py.
 """
 
-import itertools
-
-import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
 from tests import crossed, modes, replicas, stepping
-from tests.v1_optimizers import BOTH, OPTIMIZERS, dynamic, exponential, moved, sgd, state_of
+from tests.v1_optimizers import BOTH, OPTIMIZERS, dynamic, exponential, sgd, state_of
 from tf_lossscale_compat import ExponentialUpdateLossScaleManager
 from tf_lossscale_compat._core import _variables
 
@@ -34,38 +31,6 @@ class MadeTest(replicas.TestCase):
                 self.assertFalse(variable.trainable)
             aggregation = getattr(variable, "aggregation", tf.VariableAggregation.NONE)
             self.assertEqual(aggregation.name, "NONE", msg=variable.name)
-
-
-class CopiesTest(parameterized.TestCase, tf.test.TestCase):
-    """State made under `strategy.scope()` and updated from outside: copies never differ."""
-
-    @crossed.parameters(*itertools.product(("mirrored_2", "central_3"), replicas.EXECUTIONS[:2]))
-    def test_values_per_replica_outside_of_the_scope_are_taken_right_or_refused(self, name, mode):
-        strategy, count = replicas.strategy(name), replicas.REPLICAS[name]
-        with replicas.executing(mode, strategy, inside=False) as execution:
-            with strategy.scope():
-                loss_scale, manager = dynamic(), exponential()
-
-            def by_gradients(factors):
-                loss_scale.update([replicas.run(strategy, replicas.own, (factors,))])
-
-            def by_flags(factors):
-                flags = (tf.math.is_finite(factors),)
-                manager.update_loss_scale(replicas.run(strategy, replicas.own, flags))
-
-            for update, state in (
-                (by_gradients, [loss_scale.current_loss_scale, loss_scale.good_steps]),
-                (by_flags, manager.variables()[:2]),
-            ):
-                call, wanted = execution.compile(update, tf.TensorSpec([count], tf.float32)), (8, 0)
-                for last in (NAN, 1.0):
-                    try:
-                        call(np.array([1.0] * (count - 1) + [last], np.float32))
-                        wanted = moved(wanted, np.isfinite(last))
-                    except ValueError:  # TensorFlow's, which takes no such value there.
-                        pass
-                    for copies, value in zip(execution.values(state), wanted):
-                        self.assertAllEqual(copies, [value] * len(copies))
 
 
 class ReferencesTest(parameterized.TestCase, tf.test.TestCase):

@@ -237,11 +237,8 @@ class BeforeKeras3Test(modes.EagerTestCase):
             seen.append(callable(loss))
             return base.get_scaled_loss(self, loss)
 
-        base, nothing, (variable,) = (
-            keras_homes.sibling(Stable, home),
-            type(None),
-            [tf.Variable(1.0)],
-        )
+        base, nothing = keras_homes.sibling(Stable, home), type(None)
+        variable = tf.Variable(1.0)
         opt = overriding(base, get_scaled_loss=get_scaled_loss)(overriding(home.SGD)(1.0))
         opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.25, [variable])
         outer = (True, [], {"grad_loss": nothing}) if is_v2 else (True, [nothing], {})

@@ -116,6 +116,14 @@ class Delayed(package.DynamicLossScale):
         self.delay = self._add_weight("delay", 40, tf.int64)
 
 
+class Moving(package.FixedLossScale):
+    """A user's, which is fixed no more."""
+
+    def update(self, grads):
+        self._loss_scale_value *= 2
+        return None, True
+
+
 # Loss scales with states of two and three variables.
 POLICIES = {
     "dynamic": lambda: package.DynamicLossScale(64.0, 50),
@@ -548,9 +556,10 @@ class OwnerTest(_Base):
     """A loss scale drives one Keras optimizer."""
 
     def both(self):
-        return package.DynamicLossScale(8.0), package.ExponentialUpdateLossScaleManager(8.0, 2)
+        dynamic = package.DynamicLossScale(8.0)
+        return dynamic, package.ExponentialUpdateLossScaleManager(8.0, 2), Moving(8.0)
 
-    @keras_homes.each((0, 1))
+    @keras_homes.each((0, 1, 2))
     def test_a_second_optimizer_is_refused(self, home, which):
         policy = self.both()[which]
         first, inner = Older(home.SGD(1.0), policy), home.SGD(1.0)

@@ -29,19 +29,12 @@ def driven(mode, home, row):
     name, arguments, options, steps = row
 
     def step(made, flag):
-        is_manager = hasattr(made, "get_loss_scale")
-        if is_manager:
-            update = made.update_loss_scale(flag)
+        if hasattr(made, "get_loss_scale"):
+            read, update = made.get_loss_scale, made.update_loss_scale(flag)
         else:
-            update, _ = made.update([tf.where(flag, 1.0, np.nan)])
-        counters = [getattr(made, each) for each in COUNTERS if hasattr(made, each)]
-        return stepping.then(
-            update,
-            lambda: [
-                tf.identity(made.get_loss_scale() if is_manager else made()),
-                *[tf.identity(each.read_value()) for each in counters],
-            ],
-        )
+            read, (update, _) = made, made.update([tf.where(flag, 1.0, np.nan)])
+        counters = [getattr(made, each).read_value for each in COUNTERS if hasattr(made, each)]
+        return stepping.then(update, lambda: [tf.identity(each()) for each in (read, *counters)])
 
     rows = [(flag,) for flag in parsed(steps)[0]]
     return stepping.run(mode, lambda: getattr(home, name)(*arguments, **options), step, rows)

@@ -9,7 +9,6 @@ from absl.testing import parameterized
 
 from tests import modes
 from tests.v1_optimizers import OPTIMIZERS, dynamic_for, sgd, state_of
-from tf_lossscale_compat import FixedLossScale
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision as keras_mixed_precision
 from tf_lossscale_compat.train.experimental import (
@@ -73,19 +72,6 @@ def keras(loss_scale):
 
 
 class OwnersTest(modes.EagerTestCase):
-    def test_a_fixed_scale_that_a_subclass_moves_is_not_shared(self):
-        class Moving(FixedLossScale):
-            def update(self, grads):
-                self._loss_scale_value *= 2
-                return None, True
-
-        scale = Moving(4.0)
-        opt = keras(scale)
-        with self.assertRaisesRegex(ValueError, "drives another optimizer"):
-            keras(scale)
-        del opt
-        keras(scale)
-
     @parameterized.parameters("mixed", "contrib")
     def test_v1_optimizers_share_what_is_not_of_a_keras_one(self, which):
         taken, shared = dynamic_for(which), dynamic_for(which)
