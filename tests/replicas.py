@@ -206,6 +206,3 @@ class TestCase(modes.EagerTestCase):
     def each(self, function, *args):
         """Runs `function` on each replica."""
         return run(self.strategy, function, args)
-
-    def factors(self):
-        return tf.TensorSpec([self.count], tf.float32)

@@ -490,11 +490,7 @@ def has_gpu_kernels():
 
 @unittest.skipUnless(has_gpu_kernels(), "this TensorFlow has no kernels for GPUs")
 class GpuKernelsTest(modes.EagerTestCase):
-    """Each operation of a step has a kernel for GPUs, on builds of TensorFlow that have those.
-
-    No GPU is needed to look them up. An operation without one would run on the CPU, and its inputs
-    and outputs be copied, in every step.
-    """
+    """An operation without a kernel for GPUs would run on the CPU, on copies, in every step."""
 
     def check(self, step, plain):
         """Holds what `step` adds to what `plain` needs, both functions of a list of gradients."""

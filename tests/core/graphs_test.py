@@ -1,4 +1,4 @@
-"""Tensors of the graph being built, and graphs that are finalized, or saved and imported."""
+"""Tensors of the graph being built; graphs that are finalized, or saved and imported."""
 
 import gc
 import os
@@ -136,25 +136,3 @@ class MetaGraphTest(parameterized.TestCase, tf.test.TestCase):
                 session.run(tf1.get_collection(tf1.GraphKeys.TRAIN_OP))
             found = session.run([variables["weight"], variables["step"]])
             self.assertEqual(found, [2.0, 2] if version == 2 else [8.0, 0])
-
-
-class ReadTest(parameterized.TestCase, tf.test.TestCase):
-    @parameterized.parameters(False, True)
-    def test_an_imported_graph_has_another_managers_scale(self, use_resource):
-        def manager(value):
-            with tf1.variable_scope("", use_resource=use_resource):
-                return ExponentialUpdateLossScaleManager(value, 3)
-
-        with tf.Graph().as_default():
-            manager(8.0).get_loss_scale()
-            exported = tf1.train.export_meta_graph()
-        self.assertEmpty([key for key in exported.collection_def if "lossscale" in key])
-        with tf.Graph().as_default() as graph, tf1.Session() as session:
-            tf1.train.import_meta_graph(exported, import_scope="old")
-            mine = manager(1024.0)
-            tensor = mine.get_loss_scale()
-            self.assertNotStartsWith(tensor.name, "old/")
-            session.run(mine.variables()[0].initializer)
-            self.assertEqual(session.run(tensor), 1024.0)
-            self.assertIs(mine.get_loss_scale(), tensor)
-            self.assertIs(tensor.graph, graph)

@@ -75,7 +75,8 @@ class ContextsTest(replicas.TestCase):
             skips = FixedLossScale(8.0, skip_nonfinite=True).update(grads)[1]
             return tf.convert_to_tensor(applies), skips
 
-        step = self.execution.compile(lambda values: self.each(fixed, values), self.factors())
+        spec = tf.TensorSpec([self.count])
+        step = self.execution.compile(lambda values: self.each(fixed, values), spec)
         for factors in faults(self.count):
             applies, skips = step(factors)
             self.assertAllEqual(applies, [True] * self.count)

@@ -39,7 +39,6 @@ pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
 
-
 _sgd = functools.partial(sgd, 0.1)
 WRAPPERS = {
     "fixed": lambda: MixedPrecisionLossScaleOptimizer(_sgd(), FixedLossScale(8.0)),

@@ -44,13 +44,11 @@ class FixedLossScaleManager:
 
 
 class ExponentialUpdateLossScaleManager:
-    def __init__(self, start, *rule):
-        defaults = (None, 2, 2, 0.8)
-
+    def __init__(self, start, period, bad_period=2, increase=2, decrease=0.8):
         def make(name, value, dtype):
             return tf1.Variable(value, trainable=False, dtype=dtype, name=name)
 
-        self._rule = (*rule, *defaults[len(rule) :])
+        self._rule = period, bad_period, increase, decrease
         self._loss_scale = make("loss_scale", start, tf.float32)
         self._num_good_steps = make("good_steps", 0, tf.int32)
         self._num_bad_steps = make("bad_steps", 0, tf.int32)
@@ -59,7 +57,7 @@ class ExponentialUpdateLossScaleManager:
         return self._loss_scale
 
     def update_loss_scale(self, flag):
-        increase_every, decrease_every, increase, decrease = self._rule
+        period, bad_period, increase, decrease = self._rule
         scale, good, bad = self._loss_scale, self._num_good_steps, self._num_bad_steps
 
         def changed(ratio):
@@ -69,12 +67,12 @@ class ExponentialUpdateLossScaleManager:
 
         def of_good():
             return branch(
-                good + 1 >= increase_every, lambda: changed(increase), lambda: [good.assign_add(1)]
+                good + 1 >= period, lambda: changed(increase), lambda: [good.assign_add(1)]
             )
 
         def of_bad():
             return branch(
-                bad + 1 >= decrease_every,
+                bad + 1 >= bad_period,
                 lambda: changed(decrease),
                 lambda: [bad.assign_add(1), good.assign(0)],
             )

@@ -23,9 +23,7 @@ from tf_lossscale_compat.keras import _classes
 VERSION = keras_homes.VERSION
 
 
-# Mixed into the class for each family.
-
-
+# This and the next three are mixed into the class for each family.
 class ExtraArgument:
     def __init__(self, inner_optimizer, extra, initial_scale=8.0):
         super().__init__(inner_optimizer, initial_scale=initial_scale)

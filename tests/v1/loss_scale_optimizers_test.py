@@ -359,7 +359,7 @@ class WrappersTest(modes.EagerTestCase):
     @crossed.product(
         which=BOTH,
         mode=("graph_v1", "eager", "function"),
-        where=("inside", "outside", "twice", "bypassing"),
+        where=("inside", "outside", "twice", "bare"),
     )
     def test_an_optimizer_around_another(self, which, mode, where):
         """As Horovod's `DistributedOptimizer` is."""
@@ -372,7 +372,7 @@ class WrappersTest(modes.EagerTestCase):
             train = {
                 "inside": lambda: wrap(Around(opt), policy),
                 "outside": lambda: Around(wrap(opt, policy)),
-                "bypassing": lambda: wrap(Bypassing(opt), policy),
+                "bare": lambda: wrap(Bypassing(opt), policy),
                 "twice": lambda: wrap(wrap(opt, dynamic_for(which, 4.0, 1)), policy),
             }[where]()
 
@@ -387,7 +387,7 @@ class WrappersTest(modes.EagerTestCase):
                 step(factor)
             self.assertEqual(list(entered.value([var, scale])), [4.0, 16.0])
             self.assertAllEqual(entered.value(table), [[1.0], [1.0]])
-            if where == "bypassing":
+            if where == "bare":
                 self.assertEqual(train.get_name(), "Bypassing")
             # What hvd.broadcast_variables and its hooks look at.
             found = [id(variable) for variable in train.variables()]
