@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import crossed, originals
+from tests import crossed, modes, originals
 from tf_lossscale_compat.keras import mixed_precision
 
 # The classes that are tested.
@@ -157,6 +157,20 @@ class Home:
 def number(value):
     """The value of a scalar variable or tensor in eager mode, or a number itself, as a float."""
     return float(value.numpy() if hasattr(value, "numpy") else value)
+
+
+def compiled(mode, function):
+    if mode == "eager":
+        return function
+    return modes.compiled(function) if mode == "jit" else tf.function(function, autograph=False)
+
+
+def variables_of(home, *values):
+    return [home.variable(value) for value in values]
+
+
+def arrays(variables):
+    return [np.array(variable.numpy()) for variable in variables]
 
 
 def sibling(public, home):

@@ -52,6 +52,8 @@ if tuple(int(part) for part in tf.__version__.split(".")[:2]) >= (2, 10):
     REPLICAS["no_merge_2"] = 2
 
 EXECUTIONS = ("eager", "function", "graph")
+# What tests of contexts run: strategies, each in one mode.
+PROGRAMS = [("multi_worker", "graph"), ("mirrored_2", "function"), ("central_3", "graph")]
 
 
 def cpus(count):
@@ -189,3 +191,18 @@ def executing(mode, strategy, before=lambda: None, inside=True):
 def own(values):
     """The row of `values` that belongs to this replica."""
     return tf.gather(values, replica_id())
+
+
+class TestCase(modes.EagerTestCase):
+    """Tests in a mode and under a strategy that they enter."""
+
+    def enter(self, name, mode, before=lambda: None):
+        """Enters a strategy and mode till the end of the test; see `executing`."""
+        self.strategy = strategy(name)
+        self.count = REPLICAS[name]
+        self.execution = self.enter_context(executing(mode, self.strategy, before))
+        return self.execution.made_before
+
+    def each(self, function, *args):
+        """Runs `function` on each replica."""
+        return run(self.strategy, function, args)

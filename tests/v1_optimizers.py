@@ -4,6 +4,7 @@ import itertools
 
 import tensorflow as tf
 
+from tests import rules
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
@@ -72,10 +73,7 @@ def exponential():
 
 def moved(state, finite):
     """Scale and good steps of `dynamic` and `exponential` after one more step."""
-    scale, good = state
-    if not finite:
-        return max(scale / 2, 1.0), 0
-    return (scale * 2, 0) if good == 1 else (scale, 1)
+    return rules.dynamic(state, finite, 2)
 
 
 def states(flags):

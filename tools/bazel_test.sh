@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds all targets of BUILD and runs one test, or those that are named:
 #
-#   tools/bazel_test.sh //:scales_loss_scale_test
+#   tools/bazel_test.sh //:scales_loss_scales_test
 #
 # Needs README's test command to have run, and Debian's bazel-bootstrap, bazel-rules-java and
 # bazel-rules-proto, which it installs as root. A newer Bazel, which fetches rules as MODULE.bazel
 # says, needs no such script: bazel test //...
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-(($# > 0)) || set -- //:scales_loss_scale_as_number_test
+(($# > 0)) || set -- //:scales_tensor_like_test
 
 packages=(bazel-bootstrap bazel-rules-java bazel-rules-proto)
 if ! dpkg -s "${packages[@]}" >/dev/null 2>&1; then

@@ -26,16 +26,6 @@ Mixed = experimental.MixedPrecisionLossScaleOptimizer
 PUBLIC = (mixed_precision.LossScaleOptimizer, mixed_precision.experimental.LossScaleOptimizer)
 
 
-class ByHand:
-    """A manager without `variables`."""
-
-    def get_loss_scale(self):
-        return tf.constant(8.0)
-
-    def update_loss_scale(self, finite_grads):
-        return tf.no_op()
-
-
 class Schedule(experimental.FixedLossScale):
     def __call__(self):
         return tf.constant(8.0)
@@ -360,8 +350,9 @@ class StandInTest(modes.EagerTestCase):
             pickle.dumps(opt)
 
     def test_v1_accumulation_inside_a_scale_that_moves(self):
-        inner = DistributedV1(sgd(), backward_passes_per_step=2)
-        for loss_scale in (exponential(), moving(), ByHand(), Schedule(8.0)):
+        inner, nothing = DistributedV1(sgd(), backward_passes_per_step=2), lambda *_: None
+        duck = types.SimpleNamespace(get_loss_scale=lambda: 8.0, update_loss_scale=nothing)
+        for loss_scale in (exponential(), moving(), duck, Schedule(8.0)):
             with self.assertRaisesRegex(ValueError, "backward_passes_per_step=2 .*the other order"):
                 Mixed(inner, loss_scale)
             DistributedV1(Mixed(sgd(), loss_scale), backward_passes_per_step=2)

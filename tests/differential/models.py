@@ -1,9 +1,8 @@
 """What has no original here, in a few lines each, as docs/ describes it."""
 
-import numpy as np
 import tensorflow as tf
 
-from tests import modes
+from tests import modes, rules
 
 tf1 = tf.compat.v1
 
@@ -15,29 +14,19 @@ def finite(grads):
 class DynamicLossScale:
     """R2.0's with what is beyond it, in eager mode."""
 
-    def __init__(self, initial, period, multiplier, **bounds):
+    def __init__(self, initial, period, multiplier=2.0, **bounds):
         self._current_loss_scale = tf.Variable(initial, trainable=False, dtype=tf.float32)
         self._num_good_steps = tf.Variable(0, trainable=False, dtype=tf.int64)
-        self._rule = period, multiplier
-        self._lowest = bounds.get("min_loss_scale", 1.0)
-        self._highest = bounds.get("max_loss_scale", np.inf)
+        self._rule = {"period": period, "multiplier": multiplier, **bounds}
 
     def __call__(self):
         return tf.convert_to_tensor(self._current_loss_scale)
 
     def update(self, grads):
-        flag, (period, multiplier) = finite(grads), self._rule
-        scale, good = self._current_loss_scale, self._num_good_steps
-        grown = scale * multiplier
-        if flag and good + 1 < period:
-            good.assign_add(1)
-            return None, tf.constant(flag)
-        good.assign(0)
-        if flag:
-            if tf.math.is_finite(grown):
-                scale.assign(tf.minimum(grown, self._highest))
-        else:
-            scale.assign(tf.minimum(tf.maximum(scale / multiplier, self._lowest), self._highest))
+        flag, state = finite(grads), (self._current_loss_scale, self._num_good_steps)
+        values = rules.dynamic([each.numpy() for each in state], flag, **self._rule)
+        for variable, value in zip(state, values):
+            variable.assign(value)
         return None, tf.constant(flag)
 
 
@@ -55,11 +44,11 @@ class FixedLossScaleManager:
 
 
 class ExponentialUpdateLossScaleManager:
-    def __init__(self, start, *rule):
+    def __init__(self, start, period, bad_period=2, increase=2, decrease=0.8):
         def make(name, value, dtype):
             return tf1.Variable(value, trainable=False, dtype=dtype, name=name)
 
-        self._rule = rule
+        self._rule = period, bad_period, increase, decrease
         self._loss_scale = make("loss_scale", start, tf.float32)
         self._num_good_steps = make("good_steps", 0, tf.int32)
         self._num_bad_steps = make("bad_steps", 0, tf.int32)
@@ -68,7 +57,7 @@ class ExponentialUpdateLossScaleManager:
         return self._loss_scale
 
     def update_loss_scale(self, flag):
-        increase_every, decrease_every, increase, decrease = self._rule
+        period, bad_period, increase, decrease = self._rule
         scale, good, bad = self._loss_scale, self._num_good_steps, self._num_bad_steps
 
         def changed(ratio):
@@ -78,12 +67,12 @@ class ExponentialUpdateLossScaleManager:
 
         def of_good():
             return branch(
-                good + 1 >= increase_every, lambda: changed(increase), lambda: [good.assign_add(1)]
+                good + 1 >= period, lambda: changed(increase), lambda: [good.assign_add(1)]
             )
 
         def of_bad():
             return branch(
-                bad + 1 >= decrease_every,
+                bad + 1 >= bad_period,
                 lambda: changed(decrease),
                 lambda: [bad.assign_add(1), good.assign(0)],
             )

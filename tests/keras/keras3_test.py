@@ -1,13 +1,14 @@
 """On Keras 3, beside Keras' own class in the same process: `fit`, division, what it keeps."""
 
 import functools
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
 
 import tf_lossscale_compat
 from tests import keras_homes, modes
-from tests.keras_homes import Older, Stable, number
+from tests.keras_homes import Older, Stable, arrays, number, variables_of
 from tf_lossscale_compat.keras import _keras3
 
 
@@ -126,6 +127,14 @@ class DivisionTest(modes.EagerTestCase):
         ours, theirs = both(home, train)
         self.assertEqual(ours[:2], theirs[:2])
         self.assertAllEqual(ours[2], theirs[2])
+
+    @keras_homes.each(kind="keras3")
+    def test_new_values_in_a_gradients_place_are_not_divided(self, home):
+        one, two = variables_of(home, 1.0, 1.0)
+        two.overwrite_with_gradient = True
+        opt = Stable(home.SGD(1.0), False, 8.0)
+        opt.apply([tf.constant(4.0), tf.constant(7.0)], [one, two])
+        self.assertAllEqual(arrays([one, two]), [0.5, 7.0])
 
 
 class Keras3ClassTest(modes.EagerTestCase):
@@ -292,3 +301,79 @@ class Keras3ClassTest(modes.EagerTestCase):
             return [*home.numpy(table)[:, 0], number(opt.dynamic_scale)]
 
         self.assertEqual(both(home, train), [[1, 1, 1, 4], [1, -np.inf, 1, 8]])
+
+    @keras_homes.each(kind="keras3")
+    def test_another_backend_is_refused(self, home):
+        with mock.patch.object(home.keras.backend, "backend", return_value="jax"):
+            with self.assertRaisesRegex(ValueError, "TensorFlow backend.*'jax'"):
+                Stable(home.SGD(1.0))
+
+    @keras_homes.each(kind="keras3")
+    def test_slots_of_an_optimizer_used_before_stay(self, home):
+        class Momentum(home.Optimizer):
+            def build(self, variables):
+                super().build(variables)
+                self.momentums = [home.keras.Variable(tf.zeros(v.shape)) for v in variables]
+
+            def update_step(self, gradient, variable, learning_rate):
+                momentum = self.momentums[self._get_variable_index(variable)]
+                momentum.assign_add(gradient)
+                self.assign_sub(variable, learning_rate * momentum)
+
+        weight = home.keras.Variable(0.0)
+        inner = Momentum(1.0)
+        inner.apply_gradients([(tf.constant(1.0), weight)])
+        opt = Stable(inner)
+        opt.apply_gradients([(tf.constant(1.0), weight)], scaled=False)
+        self.assertEqual(float(weight.numpy()), -3.0)
+
+    @keras_homes.each((Stable, Older), kind="keras3")
+    def test_a_name_that_is_set_is_kept(self, home, public):
+        opt = public(home.SGD(1.0), loss_scale=8.0)
+        opt.name = "set_later"
+        for each in (opt, type(opt).from_config(opt.get_config()), *keras_homes.copies(opt)):
+            self.assertEqual((each.name, each.get_config()["name"]), ("set_later", "set_later"))
+
+    @keras_homes.each(kind="keras3")
+    def test_skipped_steps_while_accumulating(self, home):
+        inner = home.SGD(0.1, gradient_accumulation_steps=2)
+        with self.assertRaisesRegex(ValueError, "gradient_accumulation_steps"):
+            Stable(inner, count_skipped=True)
+        opt = Stable(home.SGD(0.1), count_skipped=True)
+        with self.assertRaisesRegex(ValueError, "gradient_accumulation_steps"):
+            opt.inner_optimizer = inner
+        Stable(inner)
+
+    @keras_homes.each(kind="keras3")
+    def test_another_inner_optimizer_put_in_place(self, home):
+        opt = Stable(home.SGD(1.0), False, 8.0)
+        other = home.SGD(0.5, loss_scale_factor=4.0)
+        opt.inner_optimizer = other
+        self.assertIs(opt._optimizer, other)
+        variable = tf.Variable([1.0])
+        opt.apply([tf.constant([8.0])], [variable])
+        self.assertAllEqual(variable, [0.5])
+        for refused in (None, opt, 0.5):
+            with self.assertRaisesRegex((TypeError, ValueError), "inner_optimizer"):
+                opt.inner_optimizer = refused
+            self.assertIs(opt.inner_optimizer, other)
+            self.assertIs(opt._optimizer, other)
+
+    @keras_homes.each(kind="keras3")
+    def test_the_optimizer_stays_itself(self, home):
+        opt = Stable(home.SGD(0.1), name="of_mine")
+        opt._loss_scale = tf_lossscale_compat.DynamicLossScale(8.0, 2)
+        self.assertEqual(opt.name, "of_mine")
+        self.assertEqual(float(opt.dynamic_scale.value), 8.0)
+        opt._loss_scale.good_steps.assign(1)
+        self.assertEqual(int(opt.step_counter.value), 1)
+        self.assertEqual(
+            sorted(v.name for v in opt.variables if v.name in ("step_counter", "dynamic_scale")),
+            ["dynamic_scale", "step_counter"],
+        )
+        opt._loss_scale = tf_lossscale_compat.FixedLossScale(4.0)
+        self.assertFalse(hasattr(opt, "dynamic_scale") or hasattr(opt, "step_counter"))
+        opt.build([home.variable()])
+        with self.assertRaisesRegex(ValueError, "Make a new optimizer"):
+            opt._loss_scale = tf_lossscale_compat.DynamicLossScale(8.0, 2)
+        self.assertEqual(float(opt.loss_scale), 4.0)

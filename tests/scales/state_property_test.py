@@ -33,17 +33,14 @@ class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
     def test_all_copies_are_alike_after_every_update(self, name, mode):
         strategy, count = replicas.strategy(name), replicas.REPLICAS[name]
         with replicas.executing(mode, strategy, inside=False) as execution:
+            unscoped = dynamic(), exponential()  # One for all replicas.
             with strategy.scope():
-                plain, outside, per_replica, in_replica, in_step = [
-                    (dynamic(), exponential()) for _ in range(5)
+                plain, outside, per_replica, late, in_replica, in_step = [
+                    (dynamic(), exponential()) for _ in range(6)
                 ]
-                weights = [tf1.Variable([0.0], use_resource=True) for _ in in_step]
-            optimizers = [
-                cls(sgd(0.25), policy)
-                for cls, policy in zip(
-                    (MixedPrecisionLossScaleOptimizer, LossScaleOptimizer), in_step
-                )
-            ]
+                weights = [tf1.Variable([0.0], use_resource=True) for _ in range(4)]
+            classes = 2 * (MixedPrecisionLossScaleOptimizer, LossScaleOptimizer)
+            optimizers = [cls(sgd(0.25), each) for cls, each in zip(classes, in_step + unscoped)]
 
             def replica_step(factors):
                 factor = replicas.own(factors)
@@ -70,6 +67,7 @@ class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
                     done.append(update(plain, last, tf.math.is_finite(last)))
                     of_replicas = replicas.run(strategy, replica_step, (factors,))
                     done.append(update(per_replica, *of_replicas))
+                done.append(update(late, *of_replicas))
                 return done if mode == "graph" else None
 
             call = execution.compile(step, tf.TensorSpec([count], tf.float32))
@@ -78,7 +76,7 @@ class StatePropertyTest(parameterized.TestCase, tf.test.TestCase):
                 call(np.array([others] * (count - 1) + [last], np.float32))
                 of_last.append(bool(np.isfinite(last)))
                 of_all.append(bool(np.isfinite([last, others]).all()))
-                for policies in (plain, outside, per_replica, in_replica, in_step):
+                for policies in (plain, outside, per_replica, late, in_replica, in_step, unscoped):
                     flags = of_last if policies in (plain, outside) else of_all
                     for policy in policies:
                         state = execution.values(state_of(policy))

@@ -4,6 +4,8 @@
 | none | value | yes | yes | yes |
 | cross-replica | value | yes | yes | ValueError |
 | replica | value | dynamic: RuntimeError | yes, as one step | yes |
+
+Updates and steps in each context are in scales/state_property_test.py.
 """
 
 import functools
@@ -27,9 +29,6 @@ pytestmark = pytest.mark.usefixtures("kept_kernels")
 tf1 = tf.compat.v1
 
 NAN, INF = float("nan"), float("inf")
-
-# Updates and steps in each context are in state_property_test.py.
-PROGRAMS = [("multi_worker", "graph"), ("mirrored_2", "function"), ("central_3", "graph")]
 
 
 def contrib(policy, inner=None):
@@ -63,22 +62,8 @@ class Assigning(tf1.train.GradientDescentOptimizer):
         return tf.group(*assigned, global_step.assign_add(1.0))
 
 
-class ContextsTest(modes.EagerTestCase):
-    def enter(self, name, mode, before=lambda: None):
-        """Enters a strategy and mode till the end of the test; see `replicas.executing`."""
-        self.strategy = replicas.strategy(name)
-        self.count = replicas.REPLICAS[name]
-        self.execution = self.enter_context(replicas.executing(mode, self.strategy, before))
-        return self.execution.made_before
-
-    def each(self, function, *args):
-        """Runs `function` on each replica."""
-        return replicas.run(self.strategy, function, args)
-
-    def factors(self):
-        return tf.TensorSpec([self.count], tf.float32)
-
-    @parameterized.parameters(*PROGRAMS)
+class ContextsTest(replicas.TestCase):
+    @parameterized.parameters(*replicas.PROGRAMS)
     def test_update_in_replica_context(self, name, mode):
         self.enter(name, mode)
         loss_scale, manager = dynamic(), exponential()
@@ -90,7 +75,8 @@ class ContextsTest(modes.EagerTestCase):
             skips = FixedLossScale(8.0, skip_nonfinite=True).update(grads)[1]
             return tf.convert_to_tensor(applies), skips
 
-        step = self.execution.compile(lambda values: self.each(fixed, values), self.factors())
+        spec = tf.TensorSpec([self.count])
+        step = self.execution.compile(lambda values: self.each(fixed, values), spec)
         for factors in faults(self.count):
             applies, skips = step(factors)
             self.assertAllEqual(applies, [True] * self.count)
@@ -112,7 +98,7 @@ class ContextsTest(modes.EagerTestCase):
         with self.assertRaisesRegex(ValueError, "^minimize was called in a cross-replica context"):
             optimizer.minimize(lambda: tf.reduce_sum(variable), var_list=[variable])
 
-    @parameterized.parameters(*PROGRAMS)
+    @parameterized.parameters(*replicas.PROGRAMS)
     def test_apply_gradients_in_cross_replica_context_raises_a_value_error(self, name, mode):
         self.enter(name, mode)
         variable = weight()
@@ -134,43 +120,6 @@ class ContextsTest(modes.EagerTestCase):
                 )
             for old, new in zip(before, self.execution.values(state)):
                 self.assertAllEqual(new, old)
-
-    @parameterized.parameters(*PROGRAMS)
-    def test_state_is_mirrored_and_not_aggregated(self, name, mode):
-        self.enter(name, mode)
-        loss_scale, manager = dynamic(), exponential()
-        variables = [*state_of(loss_scale), *manager.variables()]
-        copies = 1 if name == "central_3" else self.count
-        for variable in variables:
-            found = replicas.copies(self.strategy, variable)
-            self.assertLen({id(copy) for copy in found}, copies, msg=variable.name)
-            self.assertTrue(self.strategy.extended.variable_created_in_scope(variable))
-            if name != "central_3" or stepping.VERSION >= (2, 4):  # It did not answer before.
-                self.assertFalse(variable.trainable)
-            aggregation = getattr(variable, "aggregation", tf.VariableAggregation.NONE)
-            self.assertEqual(aggregation.name, "NONE", msg=variable.name)
-
-    def test_state_made_outside_the_scope_is_one_for_all(self):
-        loss_scale, manager = self.enter("mirrored_2", "graph", lambda: (dynamic(), exponential()))
-        variable = weight()
-        optimizers = [mixed(loss_scale), contrib(manager)]
-
-        def replica_step(factors):
-            grads_and_vars = [(replicas.own(factors) * tf.ones([2]), variable)]
-            done = [optimizer.apply_gradients(grads_and_vars) for optimizer in optimizers]
-            return None if tf.executing_eagerly() else tf.group(*done)
-
-        step = self.execution.compile(
-            lambda values: self.each(replica_step, values), self.factors()
-        )
-        flags = []
-        for factors in faults(self.count):
-            step(factors)
-            flags.append(bool(np.all(np.isfinite(factors))))
-            wanted = [*states(flags)[-1] * 2, np.array([1.0, 2.0]) - 0.5 * self.count * sum(flags)]
-            state = self.execution.values([*state_of(loss_scale), *state_of(manager), variable])
-            for copies, value in zip(state, wanted):
-                self.assertAllEqual(copies, [value] * len(copies))
 
 
 def reductions(graph):

@@ -136,26 +136,6 @@ class DynamicLossScaleTest(modes.EagerTestCase):
             DynamicLossScale()
         self.assertEqual(created, ["current_loss_scale", "good_steps"])
 
-    @parameterized.parameters("graph_v1", "eager")
-    def test_bounds(self, mode):
-        def step(loss_scale, grad):
-            return stepping.then(loss_scale.update([grad])[0], loss_scale)
-
-        for make, flags, scales in (
-            (
-                lambda: DynamicLossScale(1, 1, 2, min_loss_scale=0.25, max_loss_scale=2),
-                "110000",
-                [2, 2, 1, 0.5, 0.25, 0.25],
-            ),
-            (lambda: DynamicLossScale(8, 2), "101", [8, 4, 4]),
-            # Division by a multiplier below 1 raises the scale.
-            (lambda: DynamicLossScale(1, 1, 0.5, max_loss_scale=1), "100", [0.5, 1, 1]),
-            # Growth to more than float32 holds is none, also where there is a bound.
-            (lambda: DynamicLossScale(2**127, 1, 4, max_loss_scale=3e38), "1", [2.0**127]),
-        ):
-            rows = [(GOOD if flag == "1" else BAD,) for flag in flags]
-            self.assertEqual(stepping.run(mode, make, step, rows), scales)
-
     @parameterized.parameters("graph_v1", "eager", "function")
     def test_grads_may_be_nested_or_one_tensor_with_none_among_them(self, mode):
         builds = [

@@ -1,10 +1,12 @@
-"""Gradients are aggregated once, tested after that, and applied as that Keras' own class does."""
+"""Before Keras 3: gradients are aggregated once and then tested; what `minimize` goes through."""
 
 import numpy as np
 import tensorflow as tf
 from absl.testing import absltest
 
+import tf_lossscale_compat
 from tests import keras_homes, modes, replicas
+from tests.keras_homes import Stable, arrays, variables_of
 
 VERSION = keras_homes.VERSION
 
@@ -195,3 +197,86 @@ class AggregationTest(modes.EagerTestCase):
             for copy in strategy.experimental_local_results(variable):
                 self.assertEqual(copy.numpy(), expected)
             self.assertEqual(float(opt.loss_scale), 4.0)
+
+
+class BeforeKeras3Test(modes.EagerTestCase):
+    def optimizer(self, home, cls=Stable):
+        (variable,) = variables_of(home, 1.0)
+        scale = tf_lossscale_compat.DynamicLossScale(8.0)
+        return cls(home.SGD(1.0), loss_scale=scale), variable
+
+    @keras_homes.each(kind=keras_homes.BEFORE_3)
+    def test_minimize_goes_through_what_a_subclass_overrides(self, home):
+        base = type(self.optimizer(home)[0])
+        name = "compute_gradients" if home.kind == "current" else "_compute_gradients"
+        seen = []
+
+        def compute(self, *args, **kwargs):
+            seen.append(name)
+            pairs = getattr(base, name)(self, *args, **kwargs)
+            return [(tf.clip_by_norm(grad, 1.0), each) for grad, each in pairs]
+
+        opt, variable = self.optimizer(home)
+        opt = type("Sub", (base,), {name: compute}).from_config(opt.get_config())
+        opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.125, [variable])
+        self.assertEqual(seen, [name])
+        self.assertAllClose(arrays([variable]), [0.875])
+
+    @keras_homes.each(kind=keras_homes.BEFORE_3)
+    def test_minimize_gives_overrides_the_arguments_that_the_original_gives(self, home):
+        is_v2, has_tape = home.kind == "v2", keras_homes.VERSION >= (2, 4)
+        name, seen = "_compute_gradients" if is_v2 else "compute_gradients", []
+
+        def overriding(base, **methods):
+            def compute(self, loss, var_list, *args, **kwargs):
+                given = {key: type(value) for key, value in kwargs.items()}
+                seen.append((callable(loss), list(map(type, args)), given))
+                return getattr(base, name)(self, loss, var_list, *args, **kwargs)
+
+            return type("Sub", (base,), {name: compute, **methods})
+
+        def get_scaled_loss(self, loss):
+            seen.append(callable(loss))
+            return base.get_scaled_loss(self, loss)
+
+        base, nothing = keras_homes.sibling(Stable, home), type(None)
+        variable = tf.Variable(1.0)
+        opt = overriding(base, get_scaled_loss=get_scaled_loss)(overriding(home.SGD)(1.0))
+        opt.minimize(lambda: tf.convert_to_tensor(variable) * 0.25, [variable])
+        outer = (True, [], {"grad_loss": nothing}) if is_v2 else (True, [nothing], {})
+        if is_v2 and has_tape:
+            outer[2]["tape"] = nothing
+        tape = {"tape": tf.GradientTape} if has_tape else {}
+        self.assertEqual(seen, [outer, True, (True, [nothing] if is_v2 else [], tape)])
+        self.assertEqual(variable.numpy(), 0.75)
+
+    @keras_homes.each(kind=keras_homes.BEFORE_3)
+    def test_an_optimizer_may_go_through_the_pairs_twice(self, home):
+        class Counting(home.SGD):
+            def apply_gradients(self, grads_and_vars, *args, **kwargs):
+                self.__dict__["pairs"] = sum(1 for _ in grads_and_vars)
+                return super().apply_gradients(grads_and_vars, *args, **kwargs)
+
+        inner, variable = Counting(1.0), tf.Variable(1.0)
+        opt = Stable(inner, dynamic=False, initial_scale=2.0)
+        opt.apply_gradients([(tf.constant(0.25), variable)])
+        self.assertEqual((inner.__dict__["pairs"], variable.numpy()), (1, 0.75))
+
+    @keras_homes.each(kind=keras_homes.BEFORE_3)
+    def test_variables_are_the_inner_optimizers(self, home):
+        opts = [Stable(home.SGD(1.0, momentum=0.5))]
+        # On 1.15 Keras' own class raises an AttributeError, and that of `current` has no variables.
+        since = (2, 11) if home.kind == "current" else (2, 0)
+        if keras_homes.VERSION >= since:
+            opts.append(home.wrapped_in_own(home.SGD(1.0, momentum=0.5)))
+        counts = []
+        for opt in opts:
+            opt.apply_gradients([(tf.constant([3.0, 4.0]), tf.Variable([0.0, 0.0]))])
+            found = home.variables(opt)
+            inner = home.variables(opt.inner_optimizer if opt is opts[0] else opt._optimizer)
+            self.assertEqual([id(each) for each in found], [id(each) for each in inner])
+            counts.append(len(found))
+            if home.kind == "v2":
+                self.assertEqual([id(each) for each in opt.weights], [id(each) for each in inner])
+                self.assertAllEqual(opt.get_weights()[1], [3.0 * -1, 4.0 * -1])
+        self.assertLen(set(counts), 1)

@@ -1,4 +1,4 @@
-"""Graphs for a Session that are finalized, or saved and imported."""
+"""Tensors of the graph being built; graphs that are finalized, or saved and imported."""
 
 import gc
 import os

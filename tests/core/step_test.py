@@ -1,23 +1,36 @@
-"""The cost that a loss scale adds to a step: operations in graphs, Python in eager mode."""
+"""A step: what it adds to the optimizer's own, in each mode, and the order of its parts."""
 
 import collections
 import contextlib
 import functools
+import itertools
 from unittest import mock
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
-from tests import keras_homes, modes
-from tests.v1_optimizers import Bypassing, sgd
+from tests import crossed, keras_homes, modes, stepping
+from tests.v1_optimizers import (
+    BOTH,
+    OPTIMIZERS,
+    Bypassing,
+    OwnManager,
+    dynamic_for,
+    fixed_for,
+    sgd,
+    state_of,
+    wrapped_in,
+)
 from tf_lossscale_compat import (
     DynamicLossScale,
     ExponentialUpdateLossScaleManager,
     FixedLossScale,
     FixedLossScaleManager,
 )
-from tf_lossscale_compat._core import _gradients, _tf, _variables
+from tf_lossscale_compat import loss_scale as loss_scale_lib
+from tf_lossscale_compat._core import _gradients, _tf
 from tf_lossscale_compat.contrib import mixed_precision as contrib
 from tf_lossscale_compat.keras import mixed_precision
 from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimizer
@@ -25,7 +38,6 @@ from tf_lossscale_compat.train.experimental import MixedPrecisionLossScaleOptimi
 pytestmark = pytest.mark.usefixtures("kept_kernels")
 
 tf1 = tf.compat.v1
-
 
 _sgd = functools.partial(sgd, 0.1)
 WRAPPERS = {
@@ -274,12 +286,6 @@ class EagerTest(modes.EagerTestCase):
     def test_after_two_steps_no_python_runs_for_each_gradient(self, wrapper, step, expected):
         self._check_parts(WRAPPERS[wrapper], step, expected)
 
-    def test_python_compares_a_counter(self):
-        counter = tf.Variable(2)
-        compared = [_variables.reaches(counter, each) for each in (3, 4)]
-        self.assertEqual(compared, [True, False])
-        self.assertIsInstance(_variables.reaches(counter, 3), bool)
-
     @keras_homes.each((True, False))
     def test_apply_of_keras_unscales_and_tests_in_one(self, home, dynamic):
         def apply(optimizer, variables):
@@ -322,3 +328,101 @@ class EagerTest(modes.EagerTestCase):
                 step(optimizer, variables)
             # 5 steps of v -= 0.1 * 2 * v
             self.assertAllClose(variables[0][0, 0], 0.8**5)
+
+
+class Failing(tf1.train.GradientDescentOptimizer):
+    """Cannot apply what it is given."""
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        (grad, _), *_ = grads_and_vars
+        with tf.control_dependencies([tf.debugging.assert_less(grad, 0.0)]):
+            return super().apply_gradients(grads_and_vars, global_step, name)
+
+
+class OrderTest(parameterized.TestCase, tf.test.TestCase):
+    @parameterized.product(  # XLA drops assertions.
+        name=(*modes.GRAPH, "eager", "function"),
+        make=(lambda: dynamic_for("contrib"), lambda: OwnManager(8.0, 2000)),
+    )
+    def test_a_step_that_fails_leaves_the_scale(self, name, make):
+        with modes.entered(name) as mode:
+            weight, manager = tf1.Variable(1.0), make()
+            _, good_steps = state_of(manager)
+            opt = contrib.LossScaleOptimizer(Failing(1.0), manager)
+            step = mode.compile(lambda grad: opt.apply_gradients([(grad, weight)]), modes.scalar())
+            step(-1.0)
+            self.assertEqual(mode.value(good_steps), 1)
+            for _ in range(5):
+                with self.assertRaises(tf.errors.InvalidArgumentError):
+                    step(1.0)
+            self.assertEqual(mode.value(good_steps), 1)
+
+
+class Given(tf1.train.GradientDescentOptimizer):
+    """Gradient descent on gradients that it is given; applies even what others refuse."""
+
+    def __init__(self, grads=None):
+        super().__init__(1.0)
+        self.grads = grads
+
+    def compute_gradients(self, loss, var_list=None, **_):
+        return list(zip(self.grads, var_list))
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        moved = [variable.assign_add(tf.ones_like(variable)) for _, variable in grads_and_vars]
+        return None if tf.executing_eagerly() else tf.group(*moved)
+
+
+class ReciprocalTest(modes.EagerTestCase):
+    """Gradients are multiplied with one over the scale, which may be zero in their dtype."""
+
+    @crossed.parameters(*itertools.product(BOTH, modes.ALL))
+    def test_steps_are_skipped_until_the_scale_has_come_down(self, optimizer, mode):
+        scale = 2.0**127
+
+        def make():
+            weight = tf1.Variable(np.zeros(2, np.float32), use_resource=True)
+            policy = dynamic_for(optimizer, scale)
+            return OPTIMIZERS[optimizer](Given(), policy), weight, state_of(policy)[0]
+
+        def step(state, grad):
+            opt, weight, scale = state
+            wrapped_in(opt).grads = [grad]
+            update = opt.minimize(lambda: tf.constant(1.0), var_list=[weight])
+            return stepping.then(update, lambda: [weight.read_value(), scale.read_value()])
+
+        inputs = [(np.array([2.0, 0.0], np.float32),)] * 4
+        *_, (weight, last) = stepping.run(mode, make, step, inputs)
+        # To processors that take 2**-127 for zero, as these do.
+        zero = (tf.constant(2.0**-126) * 0.5).numpy() == 0
+        skips = int(zero or mode != "eager")
+        self.assertEqual((weight[0], float(last)), (4 - skips, scale / 2**skips))
+
+    @parameterized.parameters(*BOTH)
+    def test_a_users_manager_comes_down_too(self, optimizer):
+        with modes.entered("graph_v2") as entered:
+            manager = OwnManager(2.0**127, 2000, 1, 2, 0.5)
+            subject = manager if optimizer == "contrib" else loss_scale_lib.get(manager)
+            opt = OPTIMIZERS[optimizer](Given([tf.ones([2])]), subject)
+            weight = tf1.Variable([0.0, 0.0], use_resource=True)
+            step = entered.compile(lambda: opt.minimize(tf.constant(1.0), var_list=[weight]))
+            step()
+            values = entered.value([weight, manager.get_loss_scale()])
+        self.assertAllEqual(values[0], [0.0, 0.0])
+        self.assertEqual(values[1], 2.0**126)
+
+    @parameterized.parameters(*BOTH)
+    def test_fixed_scales_whose_reciprocal_is_zero_are_refused(self, optimizer):
+        opt = OPTIMIZERS[optimizer](Given(), fixed_for(optimizer, 2.0**126))
+        name = {"contrib": "_loss_scale_manager", "mixed": "_loss_scale"}[optimizer]
+        before = getattr(opt, name)
+        refused = [FixedLossScaleManager(2.0**127)]
+        if optimizer == "mixed":
+            refused.append(FixedLossScale(2.0**127))
+        for loss_scale in refused:
+            with self.assertRaisesRegex(ValueError, r"at most 2\*\*126, got 1.70"):
+                OPTIMIZERS[optimizer](Given(), loss_scale)
+            assigned = loss_scale if optimizer == "contrib" else loss_scale_lib.get(loss_scale)
+            with self.assertRaisesRegex(ValueError, r"at most 2\*\*126, got 1.70"):
+                setattr(opt, name, assigned)
+        self.assertIs(getattr(opt, name), before)
