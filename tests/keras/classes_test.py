@@ -654,7 +654,7 @@ class BadInputTest(modes.EagerTestCase):
             (TypeError, "inner_optimizer.*'sgd'", lambda: stable("sgd")),
             (
                 ValueError if home.kind == "keras3" else TypeError,
-                "growth_interval.*dynamic_growth_steps, the finite steps",
+                "growth_interval.*dynamic_growth_steps .the finite steps",
                 lambda: stable(inner(), growth_interval=100),
             ),
             (TypeError, "inner_optimizer", lambda: stable(home.SGD)),

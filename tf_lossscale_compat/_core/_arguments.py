@@ -23,13 +23,6 @@ def as_number(value: Any) -> Any:
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
-def _safe_repr(value: Any) -> str:
-    try:
-        return repr(value)
-    except ValueError:  # Python does not print integers of more than some thousand digits.
-        return f"a very large {type(value).__name__}"
-
-
 def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> float:
     """Returns `value` as a float that float32 can hold.
 
@@ -42,7 +35,7 @@ def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> f
     if not isinstance(value, numbers.Real):
         raise error(
             f"{name} must be a real number (Python, NumPy or an eager tensor), got "
-            f"{_safe_repr(value)} of type {type(value).__name__}."
+            f"{value!r} of type {type(value).__name__}."
         )
     if is_bool:
         warn_odd("{}={!r} is a bool and is used as the number {}.", name, value, float(value))
@@ -53,7 +46,7 @@ def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> f
     with np.errstate(over="ignore"):
         fits = np.isfinite(np.float32(real))
     if not fits:
-        raise ValueError(f"{name} must be finite in float32, got {_safe_repr(value)}.")
+        raise ValueError(f"{name} must be finite in float32, got {value!r}.")
     return real
 
 
@@ -64,7 +57,7 @@ def fixed_scale(name: str, value: Any, error: type[Exception] = ValueError) -> f
     except ValueError as error_of_number:
         raise ValueError(f"{error_of_number} A fixed scale must be at least 1.") from None
     if scale < 1:
-        raise ValueError(f"{name} must be at least 1, got {_safe_repr(value)}.")
+        raise ValueError(f"{name} must be at least 1, got {value!r}.")
     return scale
 
 
@@ -75,7 +68,7 @@ def positive(name: str, value: Any, error: type[Exception] = ValueError) -> floa
     if not np.float32(real) >= np.finfo(np.float32).tiny:
         raise ValueError(
             f"{name} must be above zero in float32, where the smallest is 1.1755e-38, got "
-            f"{_safe_repr(value)}."
+            f"{value!r}."
         )
     return real
 
@@ -93,16 +86,13 @@ def step_count(name: str, value: Any, dtype: str, minimum: int | None = None) ->
         integral = False
     if not integral:
         raise ValueError(
-            f"{name} must be a whole number of steps, got {_safe_repr(value)} of type "
-            f"{type(value).__name__}."
+            f"{name} must be a whole number of steps, got {value!r} of type {type(value).__name__}."
         )
     steps = int(value)
     if abs(steps) > np.iinfo(dtype).max:
-        raise ValueError(
-            f"{name} must fit the {np.dtype(dtype).name} step counter, got {_safe_repr(value)}."
-        )
+        raise ValueError(f"{name} must fit the {np.dtype(dtype).name} step counter, got {value!r}.")
     if minimum is not None and steps < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {_safe_repr(value)}.")
+        raise ValueError(f"{name} must be at least {minimum}, got {value!r}.")
     if steps < 1:
         warn_odd("{}={!r} is below 1 and acts as 1: every such step counts.", name, value)
     return steps

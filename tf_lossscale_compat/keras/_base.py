@@ -43,9 +43,8 @@ else:
 
 # For the error of an argument that the constructor does not take, as of another framework.
 IT_TAKES = (
-    "It takes initial_scale, the scale at the start; dynamic_growth_steps, the finite steps after "
-    "which it doubles; dynamic=False for a fixed scale; loss_scale for other factors or bounds, as "
-    "in loss_scale=DynamicLossScale(multiplier=4.0); name; count_skipped; and agree."
+    "It takes dynamic, initial_scale, dynamic_growth_steps (the finite steps after which the scale "
+    "doubles), loss_scale (as DynamicLossScale(multiplier=4.0)), name, count_skipped and agree."
 )
 
 

@@ -21,7 +21,7 @@ _cached = functools.lru_cache(maxsize=None)
 # Configs of optimizers have these entries only before Keras 3.
 _ONLY_BEFORE_KERAS_3 = {"is_legacy_optimizer", "jit_compile"}
 # The base class of loss-scale optimizers, by the name of that of the optimizers they wrap.
-_METHODS: dict[str, type[_base.KerasOptimizerBase]] = {
+_OPTIMIZER_BASES: dict[str, type[_base.KerasOptimizerBase]] = {
     _keras_versions.KERAS_3: _keras3.Keras3OptimizerBase,
     _keras_versions.OPTIMIZER_V3: _optimizer_v3.OptimizerV3Base,
     _keras_versions.OPTIMIZER_V2: _optimizer_v2.OptimizerV2Base,
@@ -55,7 +55,7 @@ def family_of(base: type, experimental: bool) -> _base.Family:
     """Returns the `Family` of optimizers that derive from `base`."""
     keras = keras_of(base)
     original = _original_class(keras, base, experimental)
-    return _base.Family(_METHODS[base.__name__], keras, base, original, experimental)
+    return _base.Family(_OPTIMIZER_BASES[base.__name__], keras, base, original, experimental)
 
 
 @_cached

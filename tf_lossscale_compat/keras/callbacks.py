@@ -46,9 +46,8 @@ class LossScaleCallback(_Callback):
         optimizer = self.model.optimizer
         if not (self._given or hasattr(type(optimizer), "_tflsc_loss_scale")):
             raise TypeError(
-                "LossScaleCallback needs a model that was compiled with a loss-scale optimizer of "
-                f"this package, got {optimizer!r}. Write compile(LossScaleOptimizer(...), ...), of "
-                "tf_lossscale_compat.keras.mixed_precision."
+                f"LossScaleCallback needs a loss-scale optimizer, got {optimizer!r}. Write compile("
+                "tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer(...), ...)."
             )
         self.record = self._given or _step_record.record_of(optimizer)
         if self.record is None:
