@@ -34,8 +34,8 @@ class LossScaleCallback(_Callback):
         super().__init__()
         if not (record is None or isinstance(record, _step_record.StepRecord)):
             raise TypeError(f"record must be a StepRecord or None, got {record!r}.")
-        self._given: Any = record
-        self.record: Any = record
+        self._given = record
+        self.record: _step_record.StepRecord = record  # type: ignore[assignment]
         self._every = _arguments.step_count("every_n_steps", every_n_steps, "int64", minimum=1)
         self._limit = _arguments.max_consecutive_skips(max_consecutive_skips)
         self._checked = 0
@@ -49,12 +49,13 @@ class LossScaleCallback(_Callback):
                 f"LossScaleCallback needs a loss-scale optimizer, got {optimizer!r}. Write compile("
                 "tf_lossscale_compat.keras.mixed_precision.LossScaleOptimizer(...), ...)."
             )
-        self.record = self._given or _step_record.record_of(optimizer)
-        if self.record is None:
+        record = self._given or _step_record.record_of(optimizer)
+        if record is None:
             strategy = getattr(self.model, "distribute_strategy", tf.distribute.get_strategy())
             with strategy.scope():
-                self.record = _step_record.StepRecord(optimizer)
-        self.record.max_consecutive_skips = self._limit or self.record.max_consecutive_skips
+                record = _step_record.StepRecord(optimizer)
+        self.record = record
+        record.max_consecutive_skips = self._limit or record.max_consecutive_skips
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Checks, not at the end of a batch, where Keras 3 would wait for the device."""
