@@ -313,6 +313,8 @@ class Keras3OptimizerBase(_base.KerasOptimizerBase, _Keras3Optimizer):
         pairs, step = list(grads_and_vars), Keras3Step(self)
         if not isinstance(scaled, bool):
             rule = self._tflsc.scaled_rule
+            if not rule.called_methods:
+                step.check_context()  # Its error comes before that of the rule.
             scaled = rule.decide(scaled, pairs)
             if scaled and _scaled_rule.SCALE_LOSS in rule.called_methods:
                 step.check_bypassed()
