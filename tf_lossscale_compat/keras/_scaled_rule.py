@@ -40,11 +40,10 @@ _NONE_CALLED = (
 _NEVER_ASKED = (
     "apply_gradients cannot tell whether the gradients are scaled: none of scale_loss, "
     "get_scaled_loss and get_unscaled_gradients of this optimizer was ever called. If another "
-    "optimizer or the program scaled the loss, write apply_gradients(..., scaled=True), which "
-    "divides the gradients by the loss scale of this optimizer; where the other's may differ, let "
-    "that one unscale them, and write scaled=False. If nothing scaled it, write scaled=False, "
-    "which applies them as they are, or use the inner optimizer without this class. To make slots, "
-    "call build(variables) instead."
+    "optimizer or the program scaled them, and nobody has divided them yet, write "
+    "apply_gradients(..., scaled=True), which divides them by the loss scale of this optimizer. "
+    "Else write scaled=False, which applies them as they are, or use the inner optimizer without "
+    "this class. To make slots, call build(variables) instead."
 )
 _DIVIDED_TWICE = (
     "get_unscaled_gradients of this optimizer was called, but apply takes scaled gradients and "
