@@ -159,7 +159,10 @@ class OptimizerV3Base(_before_keras3.BeforeKeras3OptimizerBase):
         values = {**getattr(group, "attrs", {}), **store}
         inner = {str(i): variable for i, variable in enumerate(_variables.of(self._optimizer))}
         if {name for name in values if name.isdigit()} != set(inner):
-            logging.warning("The saved optimizer has other variables; none of them is loaded.")
+            logging.warning(
+                "The saved optimizer has other variables, or this one none yet: nothing is loaded. "
+                "Call build(model.trainable_variables) first."
+            )
             return
         scaling = _base.variables_by_name(self._loss_scale)
         if set(values) != set(inner) | set(scaling):

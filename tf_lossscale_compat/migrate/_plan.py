@@ -13,6 +13,7 @@ import libcst as cst
 from libcst import matchers
 
 from tf_lossscale_compat.migrate import _tree, checks, rewrites
+from tf_lossscale_compat.migrate.checks import policies
 
 PACKAGE = "tf_lossscale_compat"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -28,6 +29,7 @@ class Plan:
 
     def __init__(self, tree: _tree.Tree) -> None:
         self.tree = tree
+        self._keeps_scales = policies.take_objects(tree)
         self._edits: Set[Tuple[int, int, bytes]] = set()
         self._findings: Set[Tuple[int, str]] = set()
         self._usages: Dict[str, Any] = {}
@@ -88,7 +90,7 @@ class Plan:
     def accepts(self, namespace):
         """Returns whether the file means a namespace's members: True, False, None for unclear."""
         if namespace.is_meant is None:
-            return True
+            return not (self._keeps_scales and "LossScale" in namespace.members)
         if namespace.old not in self._usages:
             member = namespace, [*namespace.members]
             calls = [
