@@ -341,7 +341,7 @@ class KerasOptimizerBase(_KerasOptimizer):
             for which the optimizer was built.
 
         Returns:
-          Before Keras 3 in a graph an operation, or what the inner optimizer returned; else None.
+          In a graph an operation, or what the inner optimizer returned; in eager mode None.
 
         Raises:
           ValueError: called in a cross-replica context; the lengths differ; or no variable has a
@@ -454,7 +454,7 @@ def base_to_wrap(optimizer: object, argument: str) -> type:
             f"another LossScaleOptimizer, got {optimizer!r}. Pass its inner_optimizer; or, as "
             "compile wraps optimizers under a float16 policy, wrap the optimizer before compile."
         )
-    # Set where checkpoints can hold one loss scale: by `delegate_tracking`, not on Keras 3.
+    # Set where checkpoints can hold one loss scale: by `_tflsc_delegate_tracking`, not on Keras 3.
     if getattr(optimizer, "_is_wrapped_by_loss_scale_optimizer", False):
         raise ValueError(
             f'"{argument}" is already wrapped by a LossScaleOptimizer, got {optimizer!r}: use that '
