@@ -39,8 +39,8 @@ IN_TENSORFLOW = {
     "`tf.compat.v1.train.Optimizer`": sgd(),
 }
 IN_KERAS = {"`OptimizerV2`": "v2", "Keras 3 optimizer": "keras3"}
-# Of the standard library: named tuples, the stack (in one place).
-OF_PYTHON = {"_asdict", "_getframe", "_replace"}
+# Of the standard library: named tuples, the stack (in one place), imports.
+OF_PYTHON = {"_asdict", "_getframe", "_handle_fromlist", "_replace"}
 # What users derive classes of their own from: class -> private names that it has of the original or
 # that public code reaches into. The package's own begin so that nobody takes them.
 OF_SUBCLASSED = {
@@ -91,7 +91,7 @@ def _asked_for(code):
     for classes in OF_SUBCLASSED.values():
         defined.update(classes)
     asked = re.findall(r"\.(_(?!tflsc_)[a-z]\w+)", code)
-    asked += re.findall(r'\b(?:get|has)attr\([^"\n]*"(_(?!tflsc_)[a-z]\w+)"', code)
+    asked += re.findall(r'"(_(?!tflsc)[a-z]\w+)"', code)
     imported = re.findall(r"\bfrom (tensorflow\.(?:python|core)[\w.]*) import (\w+)", code)
     return (set(asked) - defined).union(
         re.findall(r'(?:inner_property\("|optimizer\.)(_(?!tflsc)[a-z]\w+)', code),

@@ -1,6 +1,7 @@
 """Checks of arguments and of subclasses, shared by all public classes.
 
 Arguments are checked before any variable is made, so that a bad argument leaves nothing behind.
+An odd value that TensorFlow accepts is accepted with a warning.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def real_number(name: str, value: Any, error: type[Exception] = ValueError) -> f
             f"{value!r} of type {type(value).__name__}."
         )
     if is_bool:
-        warn_odd("{}={!r} is a bool and is used as the number {}.", name, value, float(value))
+        logging.warning("%s=%r is a bool and is used as the number %s.", name, value, float(value))
     try:
         real = float(value)
     except OverflowError:
@@ -94,7 +95,7 @@ def step_count(name: str, value: Any, dtype: str, minimum: int | None = None) ->
     if minimum is not None and steps < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {value!r}.")
     if steps < 1:
-        warn_odd("{}={!r} is below 1 and acts as 1: every such step counts.", name, value)
+        logging.warning("%s=%r is below 1 and acts as 1: every such step counts.", name, value)
     return steps
 
 
@@ -115,11 +116,6 @@ def check_overrides(cls: type, base: type, names: tuple[str, ...], alternative: 
                     f"{cls.__name__} overrides {name}, which no step of this package calls. "
                     f"Override {alternative} instead."
                 )
-
-
-def warn_odd(message: str, *values: Any) -> None:
-    """Warns of a value that is accepted because TensorFlow accepted it."""
-    logging.warning(message.format(*values))
 
 
 def flag(name: str, value: Any, or_none: bool = False) -> Any:

@@ -387,8 +387,8 @@ def _finite_by_sum_of_squares(
     """Returns whether sums of squares are finite; if so, every element and sum of rows is finite.
 
     If not, the elements may still be finite: a square, or the sum of squares, may be too large for
-    the dtype. A sum of n numbers is at most `sqrt(n * sum of squares)`. If the
-    sum of squares is finite, that is far below the largest float32 or float64, but not float16.
+    the dtype. A sum of n numbers is at most `sqrt(n * sum of squares)`. If the sum of squares is
+    finite in float32 or float64, that is far below its largest number. In float16 it is not.
     """
     sums: dict[tf.DType, list[tf.Tensor]] = {}
     for tensor in dense + [values for values, _ in sparse_rows if values.dtype != tf.float16]:
@@ -477,6 +477,7 @@ def finite_everywhere(grads: Any) -> tf.Tensor:
     return _replicas.true_everywhere(finite_here, (grads,))
 
 
+# For names in a record. It asks of each gradient what `_test` asks of all: change both alike.
 def nonfinite_each(grads: _types.Gradients) -> tf.Tensor:
     """Returns 1.0 for each of `grads` that is not finite and 0.0 for others, a float32 vector."""
     by_xla, tested = _graphs.compiled_by_xla(), []

@@ -12,23 +12,20 @@ from tf_lossscale_compat._core._tf import tf
 if TYPE_CHECKING:
     from tf_lossscale_compat._core import _types
 
-# The packages that contain a Keras.
-ROOTS = ("keras", "tf_keras", "tensorflow", "tensorflow_core")
-# The names of the base classes of optimizers. One process may have several Kerases, and TensorFlow
-# 2.9 to 2.15 has both of the last two.
+# The packages that are a Keras. TensorFlow contains one, too: tf.keras, or an older copy of it.
+PACKAGES = ("keras", "tf_keras")
+ROOTS = (*PACKAGES, "tensorflow", "tensorflow_core")
+# The names of the base classes of optimizers: code for one serves each package that has it.
+# TensorFlow 2.9 to 2.15 has both of the last two.
 KERAS_3, OPTIMIZER_V3, OPTIMIZER_V2 = _BASES = "BaseOptimizer", "_BaseOptimizer", "OptimizerV2"
-
-
-def classes_of_keras(cls: type) -> list[type]:
-    """Returns the classes of Keras or TensorFlow that `cls` is or derives from, nearest first."""
-    return [base for base in cls.__mro__ if base.__module__.split(".")[0] in ROOTS]
 
 
 def base_of(cls: type) -> type | None:
     """Returns the base class of the optimizers that `cls` is one of; None for other classes."""
     if issubclass(cls, _tf.Optimizer):  # Contrib of TensorFlow 1.15 has another `OptimizerV2`.
         return None
-    return next((base for base in classes_of_keras(cls) if base.__name__ in _BASES), None)
+    of_keras = (base for base in cls.__mro__ if base.__module__.split(".")[0] in ROOTS)
+    return next((base for base in of_keras if base.__name__ in _BASES), None)
 
 
 def is_optimizer(opt: object) -> bool:
@@ -38,8 +35,8 @@ def is_optimizer(opt: object) -> bool:
 
 def track_in_session(variable: tf.Variable) -> None:
     """Registers `variable` with Keras' session, which initializes it."""
-    roots = ("tensorflow_core.python.keras", "tensorflow.python.keras")
-    for name in (*roots, "keras", "keras.src", "tf_keras", "tf_keras.src"):
+    roots = ("tensorflow_core.python.keras", "tensorflow.python.keras", *PACKAGES)
+    for name in (*roots, *(f"{package}.src" for package in PACKAGES)):
         track = getattr(sys.modules.get(f"{name}.backend"), "track_variable", None)
         if track is not None and not tf.executing_eagerly():
             track(variable)

@@ -1,4 +1,4 @@
-"""Replicas: the current context, reductions, and steps of all replicas as one.
+"""Replicas: the current context, reductions, and code that runs once for all replicas.
 
 `tf.distribute` has three contexts: no strategy; cross-replica (under `strategy.scope()`), where
 values may be one per replica; and replica (inside `strategy.run`), with each replica's own values.
@@ -167,8 +167,7 @@ def call_for_each_replica(fn: Callable[..., Any], args: tuple[Any, ...]) -> tf.O
     A replica is given its own part of nested structures. Returns an operation; None in eager mode.
     """
     if not tf.distribute.has_strategy() or not tf.distribute.in_cross_replica_context():
-        result = fn(*args)
-        return None if tf.executing_eagerly() else _graphs.as_operation(result)
+        return _graphs.as_operation(fn(*args))
 
     def in_replica(*parts: Any) -> tf.Operation | None:
         parts = tf.nest.map_structure(

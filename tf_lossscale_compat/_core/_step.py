@@ -1,10 +1,11 @@
 """One training step, for every optimizer: unscale, test, agree, apply or skip, update, record.
 
 The caller has multiplied the loss by the scale. `Step.take` divides the gradients, unless the
-caller has, and runs the rest for all replicas as one. Each replica tests its own gradients, and one
-scalar is reduced over replicas and workers. Processes outside `tf.distribute` agree through the
-optimizer's `agree`. Then the wrapped optimizer applies the gradients in each replica, or the step
-is skipped. Then the loss scale is updated, and a record counts the step.
+caller has, and runs the rest once for all replicas, or in each where `merge_call` is not allowed.
+Each replica tests its own gradients, and one scalar is reduced over replicas and workers. Processes
+outside `tf.distribute` agree through the optimizer's `agree`. Then the wrapped optimizer applies
+the gradients in each replica, or the step is skipped. Then the loss scale is updated, and a record
+counts the step.
 
 The update comes last, so that the loss scale keeps its value if the optimizer fails. Two come
 first: a user's `update(grads)`, which decides about the step, and in graphs, as in the originals,
@@ -143,7 +144,7 @@ class Step:
             return grads
         return _gradients.unscale(grads, division)
 
-    # From here on, once for all replicas: gradients may be per-replica.
+    # From here on mostly once for all replicas, with per-replica gradients; see above.
 
     def _run(
         self, grads: _types.Gradients, variables: _types.Variables, recorded_grads: _types.Gradients

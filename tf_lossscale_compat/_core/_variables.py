@@ -6,7 +6,7 @@ done immediately. How to read a scale (the first three) or another value:
 
 | function | it returns | where |
 | --- | --- | --- |
-| `as_float32` | a scale, which follows a reference variable | where graphs are the original's |
+| `as_float32` | a scale, which follows a reference variable | original graphs; comparisons |
 | `snapshot` | a scale that no later update changes | everywhere else |
 | `_scale_or_manager.scale_after_step` | the scale after the update | a record |
 | `deep_copy` | a value that was read before, kept from updates | a record: the scale before |
@@ -101,7 +101,7 @@ def local_copy(variable: tf.Variable) -> tf.Variable:
 
 
 def local_results(value: Any) -> Any:
-    """Returns an assignment's result for each replica of this process; None for None."""
+    """Returns an assignment's result, or in a cross-replica context a list: one per local copy."""
     if value is None or not _replicas.in_cross_replica_context():
         return value
     return list(tf.distribute.get_strategy().experimental_local_results(value))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import abc
 import numbers
-import operator
 from typing import TYPE_CHECKING, Any, Dict, TypeVar, Union, overload
+
+from absl import logging
 
 from tf_lossscale_compat._core import (
     _arguments,
@@ -132,6 +133,8 @@ class FixedLossScale(LossScale):
     Source: TensorFlow r2.0 `tf.train.experimental.FixedLossScale`.
     """
 
+    _tflsc_may_skip = False
+
     def __init__(self, loss_scale_value: _types.Real, *, skip_nonfinite: bool = False) -> None:
         """Makes the loss scale; no tensor is made until it is called.
 
@@ -145,13 +148,12 @@ class FixedLossScale(LossScale):
           ValueError: the value is not a real number, below 1, NaN, or not finite in float32.
         """
         self._loss_scale_value = _arguments.fixed_scale("loss_scale_value", loss_scale_value)
-        skips = _arguments.flag("skip_nonfinite", skip_nonfinite)
-        _scale_or_manager.data_of(self).extra_config = {"skip_nonfinite": True} if skips else {}
+        self._tflsc_may_skip = _arguments.flag("skip_nonfinite", skip_nonfinite)
 
     @property
     def skip_nonfinite(self) -> bool:
         """True if non-finite steps are skipped."""
-        return "skip_nonfinite" in _scale_or_manager.data_of(self).extra_config
+        return self._tflsc_may_skip
 
     @_autograph.do_not_convert
     def __call__(self) -> tf.Tensor:
@@ -178,18 +180,14 @@ class FixedLossScale(LossScale):
 
     _tflsc_our_methods = __call__, update
 
-    _tflsc_may_skip = property(operator.attrgetter("skip_nonfinite"))
-
     def __repr__(self) -> str:
         skip = ", skip_nonfinite=True" if self.skip_nonfinite else ""
         return f"FixedLossScale({self._loss_scale_value}{skip})"
 
     def get_config(self) -> dict[str, Any]:
         """Returns `{"loss_scale_value": float}`, and `skip_nonfinite` if it is True."""
-        return {
-            "loss_scale_value": self._loss_scale_value,
-            **_scale_or_manager.data_of(self).extra_config,
-        }
+        skip = {"skip_nonfinite": True} if self.skip_nonfinite else {}
+        return {"loss_scale_value": self._loss_scale_value, **skip}
 
 
 def checked_bounds(
@@ -210,9 +208,10 @@ def checked_bounds(
             raise ValueError(
                 f"min_loss_scale must be at most {name}={initial!r}, got {min_loss_scale!r}."
             )
-        _arguments.warn_odd(
-            f"{name}={{!r}} is below min_loss_scale=1.0: the first non-finite step will raise it "
-            "to 1.0. To keep it low, make a DynamicLossScale with a lower min_loss_scale.",
+        logging.warning(
+            "%s=%r is below min_loss_scale=1.0: the first non-finite step will raise it to 1.0. To "
+            "keep it low, make a DynamicLossScale with a lower min_loss_scale.",
+            name,
             initial,
         )
     return floor, ceiling
@@ -278,7 +277,7 @@ class DynamicLossScale(LossScale):
             "initial_loss_scale", initial_loss_scale, min_loss_scale, max_loss_scale
         )
         if self._multiplier < 1:
-            _arguments.warn_odd("multiplier={!r} is below 1: growth shrinks the scale.", multiplier)
+            logging.warning("multiplier=%r is below 1: growth shrinks the scale.", multiplier)
         # Where an argument has its default, a value that a subclass has set before stays.
         bounds = {"min_loss_scale": floor, "max_loss_scale": ceiling}
         changed = {k: v for k, v in bounds.items() if v != getattr(DynamicLossScale, k)}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import abc
 from typing import TYPE_CHECKING, Any, Mapping
 
+from absl import logging
+
 from tf_lossscale_compat._core import (
     _arguments,
     _autograph,
@@ -177,13 +179,11 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         self._incr_ratio = _arguments.positive("incr_ratio", incr_ratio, TypeError)
         self._decr_ratio = _arguments.positive("decr_ratio", decr_ratio, TypeError)
         if initial_scale < 1:
-            _arguments.warn_odd("init_loss_scale={!r} is below 1, the floor.", init_loss_scale)
+            logging.warning("init_loss_scale=%r is below 1, the floor.", init_loss_scale)
         if self._incr_ratio < 1:
-            _arguments.warn_odd("incr_ratio={!r} is below 1: growth shrinks the scale.", incr_ratio)
+            logging.warning("incr_ratio=%r is below 1: growth shrinks the scale.", incr_ratio)
         if self._decr_ratio > 1:
-            _arguments.warn_odd(
-                "decr_ratio={!r} is above 1: shrinking raises the scale.", decr_ratio
-            )
+            logging.warning("decr_ratio=%r is above 1: shrinking raises the scale.", decr_ratio)
 
         _scale_or_manager.data_of(self).extra_config["init_loss_scale"] = initial_scale
         self._loss_scale = _variables.make(self, "loss_scale", initial_scale, tf.float32)

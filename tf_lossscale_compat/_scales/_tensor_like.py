@@ -9,14 +9,12 @@ from tf_lossscale_compat._core import _graphs, _scale_or_manager, _variables
 from tf_lossscale_compat._core._tf import tf
 
 
-def _operator(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
-    """Returns the method of an operator that has the loss scale on its left."""
-    return lambda self, other: function(_variables.snapshot(self()), other)
-
-
-def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], tf.Tensor]:
-    """Returns the method of an operator that has the loss scale on its right."""
-    return lambda self, other: function(other, _variables.snapshot(self()))
+def _operator(function: Callable[[Any, Any], Any]) -> tuple[Callable[[Any, Any], tf.Tensor], ...]:
+    """Returns both methods of an operator: the loss scale is on its left, and on its right."""
+    return (
+        lambda self, other: function(_variables.snapshot(self()), other),
+        lambda self, other: function(other, _variables.snapshot(self())),
+    )
 
 
 def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Any, object], Any]:
@@ -87,17 +85,15 @@ class TensorLike:
     def __abs__(self) -> tf.Tensor:
         return abs(_variables.snapshot(self()))
 
-    __add__, __radd__ = _operator(operator.add), _reflected(operator.add)
-    __sub__, __rsub__ = _operator(operator.sub), _reflected(operator.sub)
-    __mul__, __rmul__ = _operator(operator.mul), _reflected(operator.mul)
-    __truediv__, __rtruediv__ = _operator(operator.truediv), _reflected(operator.truediv)
-    __floordiv__, __rfloordiv__ = _operator(operator.floordiv), _reflected(operator.floordiv)
-    __mod__, __rmod__ = _operator(operator.mod), _reflected(operator.mod)
-    __pow__, __rpow__ = _operator(operator.pow), _reflected(operator.pow)
-    __lt__ = _operator(operator.lt)
-    __le__ = _operator(operator.le)
-    __gt__ = _operator(operator.gt)
-    __ge__ = _operator(operator.ge)
+    __add__, __radd__ = _operator(operator.add)
+    __sub__, __rsub__ = _operator(operator.sub)
+    __mul__, __rmul__ = _operator(operator.mul)
+    __truediv__, __rtruediv__ = _operator(operator.truediv)
+    __floordiv__, __rfloordiv__ = _operator(operator.floordiv)
+    __mod__, __rmod__ = _operator(operator.mod)
+    __pow__, __rpow__ = _operator(operator.pow)
+    __lt__, __le__ = _operator(operator.lt)[0], _operator(operator.le)[0]
+    __gt__, __ge__ = _operator(operator.gt)[0], _operator(operator.ge)[0]
 
 
 def _convert(value: Any, dtype: Any = None, name: Any = None, as_ref: bool = False) -> Any:

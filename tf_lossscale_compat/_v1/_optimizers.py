@@ -366,7 +366,7 @@ class LossScaleOptimizer(LossScaleOptimizerBase):
         train_op = LossScaleOptimizer(opt, manager).minimize(loss, global_step=step)
 
     Source: TensorFlow r1.15 `tf.contrib.mixed_precision.LossScaleOptimizer`. The original
-    does not apply None gradients, keep sparse gradients, or return slots and `variables()`.
+    fails on None gradients, and does not keep sparse gradients or return slots and `variables()`.
     """
 
     _tflsc_step_class = _ContribStep

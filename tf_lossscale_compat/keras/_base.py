@@ -49,13 +49,13 @@ IT_TAKES = (
 
 
 class Family(NamedTuple):
-    """The optimizers that derive from one base class of one Keras, and the classes around them."""
+    """The optimizers with one base class of one Keras, as one of the public classes wraps them."""
 
-    optimizer_base: type[KerasOptimizerBase]  # Of the family's loss-scale optimizers.
+    optimizer_base: type[KerasOptimizerBase]  # Of the loss-scale optimizers that wrap them.
     keras: types.ModuleType
-    inner_base: type  # Of the optimizers that they wrap.
+    inner_base: type  # The base class that they derive from.
     original: type[Any]  # That Keras' own loss-scale class, or without one `inner_base`.
-    experimental: bool  # The constructor takes a `LossScale`, as in r2.0.
+    experimental: bool  # The public class takes a `LossScale`, as in r2.0.
 
     @property
     def optimizer_argument(self) -> str:
@@ -122,7 +122,7 @@ class KerasOptimizerBase(_KerasOptimizer):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         family = getattr(cls, "_tflsc_family", None)
-        if family is None:  # The base class of one kind of Keras.
+        if family is None:  # `Keras3OptimizerBase` and its kin.
             for name in ("apply_gradients", "scale_loss"):
                 getattr(cls, name).__doc__ = getattr(KerasOptimizerBase, name).__doc__
             return
@@ -249,7 +249,7 @@ class KerasOptimizerBase(_KerasOptimizer):
           ValueError: `apply_gradients` was traced before, for unscaled gradients.
         """
         self._tflsc.scaled_rule.note_call(_scaled_rule.SCALE_LOSS)
-        return self._tflsc_scale_loss(loss)
+        return self._tflsc_step_class.scale_loss(loss, self._loss_scale())
 
     @_autograph.do_not_convert
     def get_scaled_loss(self, loss: Any) -> Any:
@@ -265,9 +265,10 @@ class KerasOptimizerBase(_KerasOptimizer):
           ValueError: `apply_gradients` was traced before, for scaled gradients.
         """
         self._tflsc.scaled_rule.note_call(_scaled_rule.GET_SCALED_LOSS)
+        scale = self._tflsc_step_class.scale_loss
         if callable(loss):
-            return lambda: self._tflsc_scale_loss(loss())
-        return self._tflsc_scale_loss(loss)
+            return lambda: scale(loss(), self._loss_scale())
+        return scale(loss, self._loss_scale())
 
     @_autograph.do_not_convert
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
@@ -356,10 +357,6 @@ class KerasOptimizerBase(_KerasOptimizer):
         pairs = list(zip(grads, variables))
         self._tflsc.scaled_rule.warn_if_divided_twice(pairs)
         return self._tflsc_step_class(self, "apply").take_pairs(pairs, scaled=True)
-
-    def _tflsc_scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """Returns `loss` times the loss scale, in the dtype of `loss`."""
-        return _scale_or_manager.scale_loss(loss, _variables.snapshot(self._loss_scale()))
 
     # Where Kerases differ. Constructors call these before the optimizer has any state.
 

@@ -23,7 +23,7 @@ from tf_lossscale_compat._core import (
     _scale_or_manager,
 )
 from tf_lossscale_compat._scales import _loss_scales
-from tf_lossscale_compat.keras import _base, _lookup, _scaled_rule
+from tf_lossscale_compat.keras import _base, _keras_step, _lookup, _scaled_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -481,7 +481,7 @@ class _SiblingMetaclass(type):
             return True
         # `compile` makes Keras' own class under a float16 policy. Custom training steps check the
         # class and would leave the loss unscaled.
-        of_keras = _keras_versions.classes_of_keras(type(instance))
+        of_keras = filter(_keras_step.is_of_keras, type(instance).__mro__)
         return (
             "_tflsc_family" in vars(cls)
             and _keras_versions.is_optimizer(instance)
@@ -550,9 +550,6 @@ if TYPE_CHECKING:
         """
 
         name: str
-        lr: Any
-        """Keras 1's name of `learning_rate`."""
-
         inner_optimizer: Any
         """The wrapped optimizer, which sees unscaled gradients.
 

@@ -176,7 +176,7 @@ class Keras3OptimizerBase(_base.KerasOptimizerBase, _Keras3Optimizer):
     def iterations(self, variable: Any) -> None:
         self._track_trackable(variable, "iterations")
 
-    # Keras' own class has an attribute and not a property.
+    # Keras' own class has an attribute and not a property. It is None only in the constructor.
     inner_optimizer: _types.Keras3Optimizer = None  # type: ignore[assignment]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -520,12 +520,11 @@ class Keras3OptimizerBase(_base.KerasOptimizerBase, _Keras3Optimizer):
         # `_lookup_dependency` finds it. A user's loss scale may have more than variables.
         if type(self._loss_scale) in (_loss_scales.DynamicLossScale, _loss_scales.FixedLossScale):
             children.pop("loss_scale", None)
-        inner = self.inner_optimizer
-        if is_plain:
-            for name in ("_learning_rate", "inner_optimizer"):
-                children.pop(name, None)
-            return {**children, **inner._trackable_children(*args, **kwargs)}
-        return children
+        if not is_plain:
+            return children
+        for name in ("_learning_rate", "inner_optimizer"):
+            children.pop(name, None)
+        return {**children, **self.inner_optimizer._trackable_children(*args, **kwargs)}
 
     def _tflsc_copy_count_and_rate(self) -> None:
         """Assigns the inner optimizer's step count and rate to the wrapper's, which nothing reads.

@@ -72,21 +72,22 @@ class KerasStep(_step.Step):
         division = cls.division(_variables.snapshot(scale))
         return _gradients.unscale(cls.densify(grads), division)
 
-    def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """Returns `loss` times the loss scale, in the dtype of `loss`."""
-        return _scale_or_manager.scale_loss(loss, _variables.snapshot(self.read()))
+    @staticmethod
+    def scale_loss(loss: tf.Tensor, scale: Any) -> tf.Tensor:
+        """Returns `loss` times `scale`, which was just read, in the dtype of `loss`."""
+        return _scale_or_manager.scale_loss(loss, _variables.snapshot(scale))
 
     def scale_loss_on_tape(self, loss: _types.Loss, tape: tf.GradientTape | None) -> _types.Loss:
         """Returns the scaled `loss`, a tensor on `tape` or a function."""
-        scale: Callable[..., Any] = self.scale_loss
-        if self.overrides("get_scaled_loss"):
+        overridden = self.overrides("get_scaled_loss")
+        if callable(loss) and not overridden:
+            return lambda: self.scale_loss(loss(), self.read())
+        with contextlib.nullcontext() if tape is None else tape:
+            if not overridden:
+                return self.scale_loss(loss, self.read())
             # The override notes its own call. The step does the other half, and unscales.
             self.optimizer._tflsc.scaled_rule.note_call(_scaled_rule.GET_UNSCALED_GRADIENTS)
-            scale = self.optimizer.get_scaled_loss
-        elif callable(loss):
-            return lambda: scale(loss())
-        with contextlib.nullcontext() if tape is None else tape:
-            return scale(loss)
+            return self.optimizer.get_scaled_loss(loss)
 
     def unscale_pairs(self, grads_and_vars: Iterable[_types.Pair]) -> list[_types.Pair]:
         """Returns pairs with unscaled gradients."""
@@ -189,9 +190,9 @@ def unzip_and_check(pairs: Iterable[_types.Pair], may_be_empty: bool = False) ->
 # The methods of an inner optimizer: Keras' own or a user's.
 
 
-def is_of_keras(function: object) -> bool:
-    """Returns whether a function is defined in a module of Keras."""
-    return getattr(function, "__module__", "").split(".")[0] in _keras_versions.ROOTS
+def is_of_keras(function_or_class: object) -> bool:
+    """Returns whether it is defined in a module of Keras or TensorFlow."""
+    return getattr(function_or_class, "__module__", "").split(".")[0] in _keras_versions.ROOTS
 
 
 def are_keras_methods(optimizer: object, names: Iterable[str]) -> bool:

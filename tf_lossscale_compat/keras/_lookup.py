@@ -15,9 +15,6 @@ from tf_lossscale_compat.keras import _base, _keras3, _optimizer_v2, _optimizer_
 if TYPE_CHECKING:
     import types
 
-
-_cached = functools.lru_cache(maxsize=None)
-
 # Configs of optimizers have these entries only before Keras 3.
 _ONLY_BEFORE_KERAS_3 = {"is_legacy_optimizer", "jit_compile"}
 # The base class of loss-scale optimizers, by the name of that of the optimizers they wrap.
@@ -26,12 +23,6 @@ _OPTIMIZER_BASES: dict[str, type[_base.KerasOptimizerBase]] = {
     _keras_versions.OPTIMIZER_V3: _optimizer_v3.OptimizerV3Base,
     _keras_versions.OPTIMIZER_V2: _optimizer_v2.OptimizerV2Base,
 }
-
-
-def keras_of(cls: type) -> types.ModuleType:
-    """Returns the public Keras module of a class that Keras defines."""
-    root = cls.__module__.split(".")[0]
-    return importlib.import_module(root) if root.endswith("keras") else tf.keras
 
 
 def _original_class(keras: types.ModuleType, base: type, experimental: bool) -> type:
@@ -50,15 +41,16 @@ def _original_class(keras: types.ModuleType, base: type, experimental: bool) -> 
     return base
 
 
-@_cached
+@functools.lru_cache(maxsize=None)
 def family_of(base: type, experimental: bool) -> _base.Family:
     """Returns the `Family` of optimizers that derive from `base`."""
-    keras = keras_of(base)
+    root = base.__module__.split(".")[0]
+    keras = importlib.import_module(root) if root in _keras_versions.PACKAGES else tf.keras
     original = _original_class(keras, base, experimental)
     return _base.Family(_OPTIMIZER_BASES[base.__name__], keras, base, original, experimental)
 
 
-@_cached
+@functools.lru_cache(maxsize=None)
 def default_base() -> type | None:
     """Returns the base class of tf.keras' optimizers; the public classes are of its family."""
     return _keras_versions.base_of(tf.keras.optimizers.SGD)
@@ -97,8 +89,8 @@ def family_for_config(family: _base.Family, config: dict[str, Any]) -> _base.Fam
 
 def imported_bases() -> Iterator[type]:
     """Yields the base classes of each Keras that is imported; of tf.keras if none is."""
-    names = [name for name in ("keras", "tf_keras") if name in sys.modules]
-    modules = [importlib.import_module(name) for name in names]
+    packages = [each for each in _keras_versions.PACKAGES if each in sys.modules]
+    modules = map(importlib.import_module, packages)
     # A folder named keras in the current directory is a module, too.
     for keras in [each for each in modules if hasattr(each, "optimizers")] or [tf.keras]:
         for module in (keras.optimizers, getattr(keras.optimizers, "legacy", None)):

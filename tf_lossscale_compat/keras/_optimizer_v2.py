@@ -141,7 +141,8 @@ class OptimizerV2Base(_before_keras3.BeforeKeras3OptimizerBase):
         """
         self._tflsc.scaled_rule.note_call("get_gradients")
         _check_clipping(self._optimizer)
-        scaled_grads = self._optimizer.get_gradients(self._tflsc_scale_loss(loss), params)
+        scaled_loss = OptimizerV2Step.scale_loss(loss, self._loss_scale())
+        scaled_grads = self._optimizer.get_gradients(scaled_loss, params)
         grads = OptimizerV2Step.unscale(self._loss_scale(), scaled_grads)
         self._tflsc.scaled_rule.remember_unscaled(grads)
         return grads

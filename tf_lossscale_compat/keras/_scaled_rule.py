@@ -60,7 +60,7 @@ class ScaledRule:
 
     | called | gradients are |
     | --- | --- |
-    | none | unscaled, but an error if the optimizer `must_be_asked` |
+    | none | unscaled, with a warning from 2.4 on; an error if the optimizer `must_be_asked` |
     | `scale_loss` alone | scaled |
     | others alone | unscaled |
     | `scale_loss` and others | unscaled if this optimizer unscaled them after it, else an error |
@@ -117,7 +117,7 @@ class ScaledRule:
 
         Raises a ValueError if the rule has no answer, or two and they are not known to be unscaled.
         Warns once for each optimizer if one of two methods that belong together was called alone,
-        or none.
+        or from TensorFlow 2.4 on none.
         """
         if scaled is not None:
             _arguments.flag("scaled", scaled, or_none=True)  # Raises the error.

@@ -34,7 +34,7 @@ class LossScaleCallback(_Callback):
         super().__init__()
         if not (record is None or isinstance(record, _step_record.StepRecord)):
             raise TypeError(f"record must be a StepRecord or None, got {record!r}.")
-        self._given = record
+        self._given = record  # If it is None, so is `record` until `fit` begins.
         self.record: _step_record.StepRecord = record  # type: ignore[assignment]
         self._every = _arguments.step_count("every_n_steps", every_n_steps, "int64", minimum=1)
         self._limit = _arguments.max_consecutive_skips(max_consecutive_skips)
