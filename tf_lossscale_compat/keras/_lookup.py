@@ -70,7 +70,8 @@ def check_public_keras(optimizer: object, base: type, argument: str) -> None:
 def family_for_config(family: _base.Family, config: dict[str, Any]) -> _base.Family:
     """Returns the family that deserializes the `config` of an inner optimizer.
 
-    It is `family`, or one of `tf_keras` if the config is of `tf_keras` or a Keras before 3.
+    It is `family`. If that is tf.keras' own, it is one of `tf_keras` for a config of `tf_keras` or
+    of a Keras before 3.
     """
     module, arguments = str(config.get("module")), config.get("config", {})
     legacy = ".legacy" in module or "decay" in arguments
