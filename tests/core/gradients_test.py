@@ -239,7 +239,7 @@ class UnscaleTest(modes.EagerTestCase):
 
     @crossed.product(
         mode=("graph_v2", "eager", "function"),
-        function=("multiply", "multiply_as_v1", "divide"),
+        function=("multiply", "multiply_as_originals", "divide"),
         unscale=(_gradients.unscale, _gradients.unscale_and_test),
     )
     def test_strings_raise(self, mode, function, unscale):

@@ -637,6 +637,14 @@ class BadInputTest(modes.EagerTestCase):
                 cls(module.SGD(1.0), "dynamic") if cls is Older else cls(module.SGD(1.0))
 
     @keras_homes.each()
+    def test_odd_arguments_are_warned_of_once_by_their_names(self, home):
+        with mock.patch("absl.logging.warning") as warning:
+            opt = Stable(home.SGD(1.0), initial_scale=True, dynamic_growth_steps=0)
+        named = [call[0][1] for call in warning.call_args_list]
+        self.assertEqual(named, ["initial_scale", "dynamic_growth_steps"])
+        self.assertEqual(opt.dynamic_growth_steps, 0)
+
+    @keras_homes.each()
     def test_bad_arguments_name_themselves(self, home):
         stable, old = Stable, Older
 
@@ -676,6 +684,8 @@ class BadInputTest(modes.EagerTestCase):
                 lambda: stable(inner(), 1024),
             ),
             (TypeError, "2.0.*dynamic=False, initial_scale=2.0", lambda: stable(inner(), 2.0)),
+            # No scale of 0 is advised.
+            (TypeError, f"{no_bool}, but got: 0.*loss_scale=.$", lambda: stable(inner(), 0, 128)),
             (ValueError, without_scale, lambda: stable(inner(), False)),
             (ValueError, f"{no_steps}, but got: 7", lambda: stable(inner(), False, 8, 7)),
             (ValueError, "initial_scale.*at least 1.*0.5", lambda: stable(inner(), False, 0.5)),

@@ -36,6 +36,35 @@ class OptimizerV2Test(modes.EagerTestCase):
             self.assertEqual(session.run(variable), 0.25)
 
     @keras_homes.each(kind="v2")
+    def test_a_session_graph_has_the_originals_operations(self, home):
+        # Variables of an `ExponentialMovingAverage` of gradients have their names.
+        def operations(wrap):
+            with tf.Graph().as_default() as graph:
+                variables = [tf1.get_variable(name, initializer=[1.0, 2.0]) for name in "vw"]
+                opt = wrap(home.SGD(1.0))
+                first = len(graph.get_operations())
+                loss = tf.reduce_sum(variables[0] * variables[1])
+                opt.get_unscaled_gradients(tf.gradients(opt.get_scaled_loss(loss), variables))
+                opt.get_gradients(loss, variables)
+                return [(op.name, op.type) for op in graph.get_operations()[first:]]
+
+        for steps in (2000, None):
+            own = operations(lambda inner: home.wrapped_in_own(inner, 8.0, steps))
+            ours = operations(lambda inner: Stable(inner, steps is not None, 8.0, steps))
+            self.assertEqual(ours, own)
+
+    @keras_homes.each(kind="v2")
+    def test_a_step_in_a_session_with_a_scale_without_reciprocal_is_skipped(self, home):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            variable = tf1.get_variable("w", initializer=1.0, use_resource=True)
+            opt = Stable(home.SGD(1.0), initial_scale=2.0**127)
+            (grad,) = opt.get_unscaled_gradients([tf.constant(8.0)])
+            step = opt.apply_gradients([(grad, variable)])
+            session.run(tf1.global_variables_initializer())
+            session.run(step)
+            self.assertEqual(session.run([variable, opt.loss_scale]), [1.0, 2.0**126])
+
+    @keras_homes.each(kind="v2")
     def test_a_model_with_nothing_to_train(self, home):
         def counts(wrap):
             opt = wrap(home.SGD(1.0))

@@ -178,6 +178,8 @@ class DynamicLossScaleTest(modes.EagerTestCase):
         loss_scale.update([tf.constant(1.0)])
         self.assertIn("current_loss_scale=3.0, num_good_steps=0, ", repr(loss_scale))
         self.assertIn("current_loss_scale=0.7, ", repr(DynamicLossScale(0.7)))
+        later = type("Later", (DynamicLossScale,), {"get_config": lambda self: self.later})
+        self.assertIn("(current_loss_scale=8.0, ", repr(later(8)))  # Before it has that attribute.
 
     def test_repr_in_a_graph(self):
         text = "DynamicLossScale(initial_loss_scale=1.0, increment_period=2, multiplier=3.0)"

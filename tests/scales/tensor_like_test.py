@@ -48,6 +48,12 @@ class AsTensorTest(modes.EagerTestCase):
                 for name, value in zip(CASES, step()):
                     np.testing.assert_array_equal(value, CASES[name][1], name)
 
+    @parameterized.parameters(*MAKERS)
+    def test_numpys_arrays_leave_operators_to_it(self, maker):
+        array, loss_scale = np.array([1.0, 9.0], np.float32), MAKERS[maker]()
+        self.assertIsInstance(array * loss_scale, tf.Tensor)
+        self.assertAllEqual([array * loss_scale, loss_scale * array], [[8.0, 72.0]] * 2)
+
     def test_other_dtypes_are_refused(self):
         with self.assertRaises((TypeError, ValueError, tf.errors.OpError)):
             tf.constant(1.0, tf.float16) * experimental.FixedLossScale(8)

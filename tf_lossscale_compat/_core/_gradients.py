@@ -258,8 +258,8 @@ def divide(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 @Compiled  # Only graphs use it; so all three are called alike.
-def multiply_as_v1(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Multiplies each tensor by the last one, by the operations of the v1 originals' graphs alone.
+def multiply_as_originals(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Multiplies each tensor by the last one, by the operations of the originals' graphs alone.
 
     Names of variables depend on these, such as those of an `ExponentialMovingAverage` of gradients.
     float16 is an exception: there the factor, the reciprocal of a large scale, may be zero.

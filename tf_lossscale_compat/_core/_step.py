@@ -54,7 +54,7 @@ class Step:
 
     record: _step_record.StepRecord | None = None
     counts_skipped = False  # By `add_skipped_steps`.
-    # Graphs of v1 optimizers cannot make NaN by a zero reciprocal of the scale, and skip the step.
+    # In a graph with the originals' operations, a zero reciprocal of the scale makes no NaN.
     skips_zero_reciprocal = False
     # Aggregates unscaled gradients over replicas before they are tested.
     aggregate: _types.Aggregate | None = None

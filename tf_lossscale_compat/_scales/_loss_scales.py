@@ -370,7 +370,7 @@ class DynamicLossScale(LossScale):
     _tflsc_our_methods = __call__, update
 
     def __repr__(self) -> str:
-        config = self.get_config()
+        config = DynamicLossScale.get_config(self)
         # Variables that were made in a graph have no values here.
         if tf.executing_eagerly() and not hasattr(self._current_loss_scale, "graph"):
             scale, steps = self._current_loss_scale.numpy(), self._num_good_steps.numpy()

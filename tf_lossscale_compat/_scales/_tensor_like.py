@@ -72,6 +72,7 @@ class TensorLike:
         """The shape of the current loss scale, a scalar."""
         return tf.TensorShape([])
 
+    __array_priority__ = 100  # As of tensors, to which NumPy's arrays leave operators.
     __eq__ = _comparison(operator.eq)
     __ne__ = _comparison(operator.ne)
     __hash__ = object.__hash__

@@ -79,7 +79,7 @@ class _V1Step(_step.Step):
     def division(self, scale: tf.Tensor) -> _gradients.Division:
         """Returns the division of gradients by `scale`, in graphs by the original's operations."""
         eager = tf.executing_eagerly()
-        function = _gradients.multiply if eager else _gradients.multiply_as_v1
+        function = _gradients.multiply if eager else _gradients.multiply_as_originals
         return _gradients.Division(self.reciprocal(scale), function)
 
     def compute_gradients(self, loss: _types.Loss, options: dict[str, Any]) -> list[_types.Pair]:

@@ -48,7 +48,7 @@ def _from_stable_arguments(
             f"LossScaleOptimizer.__init__ must be a bool, but got: {dynamic!r}."
             " A LossScale or LossScaleManager goes into loss_scale=."
         )
-        if isinstance(dynamic, numbers.Real):
+        if isinstance(dynamic, numbers.Real) and float(dynamic) >= 1 and initial_scale is None:
             # In Keras 3's own class, the second argument is the initial scale.
             message += (
                 f" For a fixed loss scale write dynamic=False, initial_scale={dynamic!r}; for a "
@@ -67,21 +67,15 @@ def _from_stable_arguments(
                 'A fixed loss scale never grows, so "dynamic_growth_steps" must be None if '
                 f'"dynamic" is False, but got: {dynamic_growth_steps!r}.'
             )
-    try:
-        if not dynamic:
-            return _loss_scales.FixedLossScale(initial_scale)
-        return _loss_scales.DynamicLossScale(
-            2.0**15 if initial_scale is None else initial_scale,
-            2000 if dynamic_growth_steps is None else dynamic_growth_steps,
-        )
-    except ValueError:  # It names the arguments of these classes; name those of this function.
-        if not dynamic:
-            _arguments.fixed_scale("initial_scale", initial_scale)
-        if initial_scale is not None:
-            _arguments.positive("initial_scale", initial_scale)
-        if dynamic_growth_steps is not None:
-            _arguments.step_count("dynamic_growth_steps", dynamic_growth_steps, "int64")
-        raise
+        return _loss_scales.FixedLossScale(_arguments.fixed_scale("initial_scale", initial_scale))
+    scale, steps = 2.0**15, 2000
+    if initial_scale is not None:
+        scale = _arguments.positive("initial_scale", initial_scale)
+    if dynamic_growth_steps is not None:
+        steps = _arguments.step_count("dynamic_growth_steps", dynamic_growth_steps, "int64")
+    loss_scale = _loss_scales.DynamicLossScale(scale, max(steps, 1))
+    loss_scale._increment_period = steps  # One that acts as 1 was warned of under its name here.
+    return loss_scale
 
 
 def _from_config(

@@ -39,6 +39,7 @@ class KerasStep(_step.Step):
         self, optimizer: _base.KerasOptimizerBase, method_name: str = "apply_gradients"
     ) -> None:
         super().__init__(optimizer, f"{type(optimizer).__name__}.{method_name}")
+        self.skips_zero_reciprocal = not tf.executing_eagerly() and _graphs.in_session_graph()
         default = self.counts_skipped_by_default
         self.counts_skipped = optimizer._tflsc.options.get("count_skipped", default)
 
@@ -59,7 +60,9 @@ class KerasStep(_step.Step):
     @staticmethod
     def division(scale: tf.Tensor) -> _gradients.Division:
         """Returns the division of gradients by `scale`, as in that Keras."""
-        return _gradients.Division(1.0 / scale)
+        in_session = not tf.executing_eagerly() and _graphs.in_session_graph()
+        function = _gradients.multiply_as_originals if in_session else _gradients.multiply
+        return _gradients.Division(1.0 / scale, function)
 
     @staticmethod
     def densify(grads: _types.Gradients) -> _types.Gradients:
