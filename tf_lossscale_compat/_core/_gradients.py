@@ -477,7 +477,7 @@ def finite_everywhere(grads: Any) -> tf.Tensor:
     return _replicas.true_everywhere(finite_here, (grads,))
 
 
-# For names in a record. It asks of each gradient, before a replicas' sum, what `_test` asks of all.
+# For names in a record: it asks of each replica's gradient what `_test` asks of all gradients.
 def nonfinite_each(grads: _types.Gradients) -> tf.Tensor:
     """Returns 1.0 for each of `grads` that is not finite and 0.0 for others, a float32 vector."""
     by_xla, tested = _graphs.compiled_by_xla(), []

@@ -54,7 +54,7 @@ class Step:
 
     record: _step_record.StepRecord | None = None
     counts_skipped = False  # By `add_skipped_steps`.
-    # In a graph with the originals' operations, a zero reciprocal of the scale makes no NaN.
+    # In a graph with the originals' operations a zero reciprocal of the scale makes no NaN to skip.
     skips_zero_reciprocal = False
     # Aggregates unscaled gradients over replicas before they are tested.
     aggregate: _types.Aggregate | None = None
@@ -144,7 +144,7 @@ class Step:
             return grads
         return _gradients.unscale(grads, division)
 
-    # From here on mostly once for all replicas, with per-replica gradients; see above.
+    # From here on per-replica gradients, once for all replicas; or in each, without `merge_call`.
 
     def _run(
         self, grads: _types.Gradients, variables: _types.Variables, recorded_grads: _types.Gradients

@@ -34,8 +34,8 @@ class Skip(NamedTuple):
     """A skipped step: its number, from 1 on, and the loss scale before and after it.
 
     `scale_after` is None if a user's loss scale does not show it. `names` are those of the
-    variables whose gradients were not finite. There are none without `names=True`; if only a sum
-    over replicas was not finite; and, without a Session, from a restore to the first step.
+    variables whose gradients were not finite. It is empty without `names=True`, if only a sum over
+    replicas was not finite, and in eager mode and functions from a restore to the first step.
     """
 
     step: int
